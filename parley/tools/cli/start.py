@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> int:
             raise CommandError(
                 "--restart needs --brokers. To restart a single broker, use a service manager such as systemd."
             )
-        config = configuration(options.properties, _with_port(options.override, options.port))
+        config = configuration(options.properties, with_port(options.override, options.port))
         _refuse_folders_of_a_cluster(config.data_dirs)
     except CommandError as error:
         for line in str(error).splitlines():
@@ -129,7 +129,8 @@ def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
     return config
 
 
-def _with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
+def with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
+    """Return the overrides with those that ``--port`` stands for."""
     return overrides if port is None else [f"listeners=PLAINTEXT://127.0.0.1:{port}", *overrides]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import resource
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,10 +24,11 @@ from parley.broker.config.retired import why_retired
 from parley.broker.config.store_keys import third_party_keys
 from parley.broker.security.tls.server import server_tls
 from parley.configuration.providers import is_about_providers, read_configuration
+from parley.tools.cli import start
 from parley.tools.cli.invocation import CommandError
 from parley.tools.doctor.facts import Advertised, Certificate, Folder, Listener, Machine, Missing, Part, Process
 from parley.tools.doctor.gathering_folders import folder_at
-from parley.tools.doctor.gathering_processes import listening_on
+from parley.tools.doctor.gathering_processes import listening_on, words_of
 from parley.tools.doctor.gathering_segments import damage_in
 from parley.tools.doctor.gathering_store import STORE_S, store_of
 from parley.tools.doctor.steps import LIMIT_S, Steps, in_background
@@ -54,7 +55,7 @@ async def machine_of(
         missing = [Missing(part, reason) for part in (Part.MACHINE, Part.STORE)]
         return Machine(datetime.now(UTC), str(path), problems, unknown, ignored, missing=missing)
     found = Machine(datetime.now(UTC), str(path), (), unknown, ignored)
-    return await _with_machine(found, config, given, Steps(limit_s), progress)
+    return await _with_machine(found, config, Steps(limit_s), progress)
 
 
 def _config(given: Mapping[str, str]) -> tuple[BrokerConfig | None, list[tuple[str, str]]]:
@@ -81,12 +82,14 @@ def _warnings(given: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[tup
 
 
 async def _with_machine(
-    found: Machine, config: BrokerConfig, given: Mapping[str, str], steps: Steps, progress: Callable[[str], None]
+    found: Machine, config: BrokerConfig, steps: Steps, progress: Callable[[str], None]
 ) -> Machine:
     async def looked(what: str, work: Callable[[], T]) -> T | None:
         progress(what)
         return await steps.step(Part.MACHINE, what, in_background(work), DISK_S)
 
+    config = await looked("the running broker", lambda: _as_started(Path(found.path), config)) or config
+    given = config.given
     folders = await looked("log directories", lambda: [folder_at(Path(each)) for each in config.data_dirs]) or []
     holders = {each.holder for each in folders if each.holder is not None}
     listeners = await looked("listeners", lambda: list(_listeners(config))) or []
@@ -123,6 +126,44 @@ def _broker_id(config: BrokerConfig, folders: list[Folder]) -> int | None:
     if config.broker_id >= 0:
         return int(config.broker_id)
     return next((each.broker_id for each in folders if each.broker_id is not None), None)
+
+
+# --- The running broker ---
+
+
+def _as_started(path: Path, config: BrokerConfig) -> BrokerConfig | None:
+    """Return the configuration of the process that runs this file's broker, or None if no process is found.
+
+    The process listens on a port of the file, and its command line names the file. The overrides of that command line
+    apply, and relative log directories are below its working directory. With ``--brokers`` it is the first broker.
+    """
+    for each in config.bound:
+        holder = listening_on(each.port) if each.port else None
+        command = None if holder is None else words_of(holder)
+        started = None if command is None else _configuration_in(*command, path)
+        if started is not None:
+            return started
+    return None
+
+
+def _configuration_in(words: Sequence[str], folder: Path, path: Path) -> BrokerConfig | None:
+    """Return the configuration of a ``parley start`` with this file in this working directory, or None."""
+    if "start" not in words or not any(_is_same(folder / word, path) for word in words):
+        return None
+    with suppress(SystemExit, CommandError, ConfigError):
+        options = start.parser().parse_args(words[words.index("start") + 1 :])
+        if options.properties is not None and _is_same(folder / options.properties, path):
+            settings = start.configuration(path, start.with_port(options.override, options.port))
+            data = ",".join(str(folder / each) for each in settings.data_dirs)
+            return BrokerConfig.from_properties({**settings.given, "log.dirs": data})
+    return None
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
 
 
 # --- Addresses ---

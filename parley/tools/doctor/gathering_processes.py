@@ -1,4 +1,4 @@
-"""Find the process on this machine that listens on a port or has a file open, using /proc (Linux only)."""
+"""Find the process on this machine that listens on a port or has a file open, and its command line, using /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def listening_on(port: int) -> Process | None:
 def having_open(path: Path) -> Process | None:
     """Return a process that has a file open, or None if there is none or this user may not see it."""
     return _with_open({str(path.resolve())})
+
+
+def words_of(process: Process) -> tuple[Sequence[str], Path] | None:
+    """Return the whole command line of a process and its working directory, or None if this user may not see them."""
+    with suppress(OSError):
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        return words[:-1], Path(os.readlink(f"/proc/{process.pid}/cwd"))
+    return None
 
 
 def _inodes(port: int) -> Iterator[str]:

@@ -42,11 +42,11 @@ def taken(machine: Machine) -> Iterator[Seen]:
         if not each.is_taken or (machine.running is not None and each.holder == machine.running):
             continue
         by = f"by {each.holder}" if each.holder else "by a process that this user may not see"
-        pid = each.holder.pid if each.holder else "PID"
+        stop = f"stop it (kill {each.holder.pid})" if each.holder else "run this command as root to see it; stop it"
         yield Seen(
             f"port {each.port} of {each.name} is taken {by}",
             [f"bind({each.host or '0.0.0.0'}:{each.port}): {each.error}"],
-            next=(f"stop it (kill {pid}), or give {each.name} another port in {each.key}",),
+            next=(f"{stop}, or give {each.name} another port in {each.key}",),
         )
 
 

@@ -101,6 +101,24 @@ def test_a_port_that_is_taken(doctor: Doctor) -> None:
     assert doctor(listeners=f"PLAINTEXT://127.0.0.1:{port}") == {}
 
 
+@pytest.mark.slow
+def test_the_broker_of_this_file_runs(parley: Parley, tmp_path: Path) -> None:
+    """Its log directory is relative to the broker's working directory, and its command line overrides a setting."""
+    path, port = tmp_path / "own.properties", free_port()
+    path.write_text(f"listeners=PLAINTEXT://127.0.0.1:{port}\nbroker.id=1\nlog.dirs=wrong\n")
+    words = ["-m", "parley", "start", path.name, "--override", "log.dirs=data"]
+    with subprocess.Popen([sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as broker:
+        try:
+            assert broker.stdout is not None
+            assert "is ready" in broker.stdout.readline()
+            typed = parley("doctor", str(path), "--output", "json")
+        finally:
+            broker.kill()
+    data = json.loads(typed.out)
+    assert f"broker 1 runs as process {broker.pid}" in data["subject"]
+    assert [each["name"] for each in data["findings"] if each["name"] not in OF_ANY_MACHINE] == []
+
+
 def test_addresses(doctor: Doctor) -> None:
     port = free_port()
     with listening(port):  # on another address
