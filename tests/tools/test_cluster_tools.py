@@ -184,6 +184,19 @@ class TestReassign:
         configs = on_cluster("configs", "--describe", "--topic", "r1").out
         assert "throttled" not in configs
 
+    def test_a_topic_gets_more_replicas_without_a_file(self, on_cluster: Parley, made: Make) -> None:
+        made("r5", "2,3")
+        words = ("--topic", "r5", "--replication-factor", "3")
+        proposed = json.loads(on_cluster("reassign", "--generate", *words, "--json").out)["proposed"]
+        wanted = [one["replicas"] for one in proposed["partitions"]]
+        assert wanted == [[2, 1, 3], [3, 1, 2]]
+        typed = on_cluster("reassign", "--execute", *words)
+        assert typed.lines[-1] == "Successfully started partition reassignments for r5-0,r5-1", typed.err
+        while on_cluster("reassign", "--list").lines != ["No partition reassignments found."]:
+            pass
+        assert [one["replicas"] for one in described(on_cluster, "r5")] == wanted
+        assert "only 3 broker(s)" in on_cluster("reassign", "--execute", *words[:-1], "4").err
+
     def test_impossible_reassignments_are_refused(self, on_cluster: Parley, made: Make, tmp_path: Path) -> None:
         made("r2", "1:2")
         plan = tmp_path / "plan.json"
@@ -217,6 +230,11 @@ class TestReassign:
             ("--execute",),
             ("--generate",),
             ("--list", "--throttle", "5"),
+            ("--list", "--topic", "t"),
+            ("--execute", "--topic", "t"),
+            ("--execute", "--replication-factor", "3"),
+            ("--execute", "--topic", "t", "--replication-factor", "3", "--throttle", "5"),
+            ("--generate", "--topic", "t", "--replication-factor", "3", "--broker-list", "1"),
             ("--execute", "--reassignment-json-file", "x", "--broker-list", "1"),
             ("--execute", "--reassignment-json-file", "/no/such/file"),
             ("--execute", "--reassignment-json-file", "/dev/null"),

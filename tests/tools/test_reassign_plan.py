@@ -9,7 +9,7 @@ import pytest
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.json_input import parse_plan
-from parley.tools.cli.reassign.plan import Target, as_json, log_dir_moves, parse_assignment, plan_of
+from parley.tools.cli.reassign.plan import Target, as_json, log_dir_moves, parse_assignment, plan_of, with_factor
 from parley.tools.cli.reassign.throttles import (
     FOLLOWER_THROTTLED,
     LEADER_THROTTLED,
@@ -100,6 +100,19 @@ def test_a_partition_on_the_move_keeps_its_sources() -> None:
 
 def test_the_rollback_plan_names_the_present_directories() -> None:
     assert plan_of({WHERE: (2, 1)}, {("t", 0, 1): "/data"}) == {WHERE: Target((2, 1), ("any", "/data"))}
+
+
+def test_more_replicas_go_to_other_racks_and_to_the_emptiest_brokers() -> None:
+    current = {("t", index): (1,) for index in range(3)}
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    plan = with_factor(current, 2, racks)
+    assert [target.replicas for target in plan.values()] == [(1, 3), (1, 4), (1, 3)]
+    assert [target.replicas for target in with_factor(current, 3, dict.fromkeys((1, 2, 3, 4))).values()] == [
+        (1, 2, 3), (1, 4, 2), (1, 3, 4),
+    ]  # fmt: skip
+    assert with_factor({("t", 0): (3, 1, 2)}, 2, racks)["t", 0].replicas == (3, 1)
+    with pytest.raises(CommandError, match="factor of 5 cannot be reached"):
+        with_factor(current, 5, racks)
 
 
 def test_states_of_partitions() -> None:

@@ -10,7 +10,7 @@ from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import ConfigType, Dynamic, Key, Keys
 from parley.broker.config.keys.group_level import GroupLevelKeys
 from parley.broker.config.keys.topic_level import TopicKeys
-from parley.broker.config.presets import COMMAND, EMBEDDED
+from parley.broker.config.presets import COMMAND, EMBEDDED, of_cluster
 from parley.broker.config.retired import RETIRED
 from parley.broker.config.store_keys import keys_of
 from parley.consensus.built_in_stores import CONFIGS
@@ -66,14 +66,21 @@ _PRESETS = """\
 ## Without a file
 
 `parley start` without a file, and a broker that a program embeds, use these values instead of the defaults of the keys.
-What you set yourself (`--override`, or the arguments of `Broker`) overrides them. With a file they do not apply.
+What you set yourself (`--override`, or the arguments of `Broker`) overrides them. With a file they do not apply. Each
+broker of `parley start --brokers N` has its own port and its own folder `broker-ID` in log.dirs, and the embedded store is
+in the folder `coordination` there. With two brokers, topics have two replicas, and both `min.isr` are 1. A broker that you
+add to such a cluster needs [the same values](operations.md#adding-and-removing-brokers).
 
-| key | default | `parley start` | `Broker()` |
-|---|---|---|---|
+| key | default | `parley start` | `parley start --brokers 3` | `Broker()` |
+|---|---|---|---|---|
 """
 
 _NOTES = {
     ("parley start", "metrics.listener"): ", or any free port if that one is taken",
+    ("parley start --brokers 3", "listeners"): " and the next ports",
+    ("parley start --brokers 3", "metrics.listener"): " and the next ports, or any free port if one is taken",
+    ("parley start --brokers 3", "log.dirs"): ", a folder in it for each",
+    ("parley start --brokers 3", "coordination.url"): "the folder `coordination` in log.dirs",
     ("Broker()", "listeners"): ", which is any free port",
     ("Broker()", "log.dirs"): "a temporary folder",
     ("Broker()", "coordination.url"): ", but empty if a data folder is given",
@@ -99,7 +106,8 @@ def _contents() -> str:
 
 
 def _presets() -> str:
-    ways = {"parley start": COMMAND, "Broker()": EMBEDDED}
+    several = {**of_cluster(3), **{key: COMMAND[key] for key in ("listeners", "log.dirs", "metrics.listener")}}
+    ways = {"parley start": COMMAND, "parley start --brokers 3": several, "Broker()": EMBEDDED}
     names = dict.fromkeys(name for preset in ways.values() for name in preset)
     rows = (
         f"| `{name}` | {_default(BrokerConfig.KEYS[name])} | "

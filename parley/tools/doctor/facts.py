@@ -97,6 +97,8 @@ class Broker:
     finalized: Mapping[str, int] = field(default_factory=dict)
     apis: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     settings: Mapping[str, str] | None = None
+    own_settings: frozenset[str] = frozenset()
+    """The keys that were set at run time for this broker alone."""
     directories: Sequence[Directory] | None = None
     metrics: Metrics | None = None
 

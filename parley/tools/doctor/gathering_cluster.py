@@ -31,6 +31,8 @@ from parley.tools.security_check.cluster_subjects import certificate_expiry
 
 _BROKER, _TOPIC = 4, 2
 """The types of configuration resources."""
+_OF_ONE_BROKER: Final = 1
+"""The source of a setting that was set at run time for one broker."""
 _PARLEYS_KEY: Final = "coordination.url"
 """A setting that only Parley's brokers have."""
 _EVERYWHERE: Final = ("", "0.0.0.0", "::", "[::]")
@@ -120,7 +122,7 @@ class Gathering:
             return replace(broker, error=self._steps.why_late())
         except (KafkaError, OSError) as error:
             return replace(broker, error=str(error))
-        settings = await self._steps.step(Part.CONFIGS, name, self._settings(broker.id))
+        described = await self._steps.step(Part.CONFIGS, name, self._settings(broker.id))
         directories = await self._steps.step(Part.LOG_DIRS, name, self._directories(broker.id))
         if self._asked.properties.get("security.protocol") in _TLS:
             expires = await self._steps.step(Part.CERTIFICATES, name, self._expiry(broker))
@@ -130,7 +132,8 @@ class Gathering:
             features={each.name: (each.min_version, each.max_version) for each in answer.supported_features},
             finalized={each.name: each.max_version_level for each in answer.finalized_features},
             apis={each.api_key: (each.min_version, each.max_version) for each in answer.api_keys},
-            settings=settings,
+            settings=None if described is None else {each.name: each.value or "" for each in described},
+            own_settings=frozenset(each.name for each in described or () if each.config_source == _OF_ONE_BROKER),
             directories=directories,
         )
 
@@ -142,14 +145,14 @@ class Gathering:
         if self._asked.properties.get("security.protocol") not in _TLS:
             self._steps.note(Part.CERTIFICATES, "this client does not use TLS", has_failed=False)
 
-    async def _settings(self, id_: int) -> dict[str, str]:
+    async def _settings(self, id_: int) -> list[Any]:
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=_BROKER, resource_name=str(id_), configuration_keys=None
         )
         answer = await self._client.send(DescribeConfigsRequest(resources=[resource]), node=id_)
         (result,) = answer.results
         check(result.error_code, result.error_message)
-        return {each.name: each.value or "" for each in result.configs if not each.is_sensitive}
+        return [each for each in result.configs if not each.is_sensitive]
 
     async def _directories(self, id_: int) -> list[Directory]:
         answer = await self._client.send(DescribeLogDirsRequest(topics=None), node=id_)

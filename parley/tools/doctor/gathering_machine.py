@@ -81,9 +81,7 @@ def _warnings(given: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[tup
     return unknown, ignored
 
 
-async def _with_machine(
-    found: Machine, config: BrokerConfig, steps: Steps, progress: Callable[[str], None]
-) -> Machine:
+async def _with_machine(found: Machine, config: BrokerConfig, steps: Steps, progress: Callable[[str], None]) -> Machine:
     async def looked(what: str, work: Callable[[], T]) -> T | None:
         progress(what)
         return await steps.step(Part.MACHINE, what, in_background(work), DISK_S)

@@ -1,4 +1,4 @@
-"""Find the process on this machine that listens on a port or has a file open, and its command line, using /proc (Linux)."""
+"""Find the process on this machine that listens on a port or has a file open, and its command (Linux's /proc)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from parley.tools.doctor.facts import Broker, Cluster, Partition, ReplicaSize
-from parley.tools.doctor.findings import Seen, plural, some
+from parley.tools.doctor.findings import LISTED, Seen, plural, some
 
 INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 FACTOR_WANTED: Final = 3
@@ -178,7 +178,31 @@ def low_factor(cluster: Cluster) -> Iterator[Seen]:
                 f"{topic} has {plural(factor, 'replica')}, but could have {wanted} on {len(cluster.running)} brokers: "
                 "its groups or transactions stop if a single broker fails",
                 [f"replication factor {factor}"],
+                next=_with_replicas([topic], wanted),
             )
+
+
+def single_replicas(cluster: Cluster) -> Iterator[Seen]:
+    """Find topics of the users with one replica, although there are several brokers."""
+    if len(cluster.running) < 2:
+        return
+    topics = {each.topic for each in cluster.partitions if len(each.replicas) == 1} - set(INTERNAL)
+    if topics:
+        names = sorted(topics)
+        yield Seen(
+            f"{plural(len(topics), 'topic')} with one replica: {some(names)}",
+            ["if its broker stops, such a partition has no leader; if its disk is lost, so are its records"],
+            next=_with_replicas(names[:LISTED], min(FACTOR_WANTED, len(cluster.running))),
+        )
+
+
+def _with_replicas(topics: Sequence[str], factor: int) -> Sequence[str]:
+    """Return the steps that give topics this number of replicas."""
+    names = " ".join(f"--topic {topic}" for topic in topics)
+    return (
+        f"parley reassign --execute {names} --replication-factor {factor}",
+        "parley reassign --list, until it lists none of these",
+    )
 
 
 def one_rack(cluster: Cluster) -> Iterator[Seen]:

@@ -11,6 +11,7 @@ from parley.tools.doctor import client_checks as clients
 from parley.tools.doctor import machine_checks as machine
 from parley.tools.doctor import replica_checks as replicas
 from parley.tools.doctor import resource_checks as resources
+from parley.tools.doctor import settings_checks as settings
 from parley.tools.doctor import store_checks as stores
 from parley.tools.doctor.facts import Part
 from parley.tools.doctor.findings import Check, Severity
@@ -86,8 +87,28 @@ _CLUSTER: Final = (
     ),
     Check(
         "internal-topic-few-replicas", _W, "Does an internal topic have too few replicas?",
-        ("parley reassign --generate --topics-to-move-json-file topics.json --broker-list 1,2,3",),
+        (
+            "parley reassign --execute --topic __consumer_offsets --replication-factor 3",
+            "parley reassign --list, until it lists none of these",
+        ),
         _METADATA, replicas.low_factor,
+    ),
+    Check(
+        "topic-with-one-replica", _N, "Does a topic have one replica, although there are several brokers?",
+        (
+            "parley reassign --execute --topic TOPIC --replication-factor 3",
+            "parley reassign --list, until it lists none of these",
+        ),
+        _METADATA, replicas.single_replicas,
+    ),
+    Check(
+        "settings-differ", _W, "Do brokers have different values of a setting that applies to the whole cluster?",
+        (
+            "set the same value in the files of all brokers, and restart those whose value was changed",
+            "parley configs --alter --entity-type brokers --entity-default --add-config KEY=VALUE, if the key can be "
+            "changed at run time",
+        ),
+        (Part.CONFIGS,), settings.different,
     ),
     Check(
         "one-rack", _W, "Are all replicas of a partition in one rack?",

@@ -132,6 +132,12 @@ def quota(seconds: float) -> Metrics:
     )
 
 
+def configured(*settings: dict[str, str], own: tuple[str, ...] = ()) -> Cluster:
+    """Return the healthy cluster whose brokers have these settings. The last broker has set ``own`` at run time."""
+    brokers = [replace(each, settings=found) for each, found in zip(BROKERS, settings, strict=True)]
+    return cluster(brokers=[*brokers[:-1], replace(brokers[-1], own_settings=frozenset(own))])
+
+
 MOVE = Move("t", 0, (4,), (1,), {})
 STANDS = {3: (ReplicaSize(10, 0), ReplicaSize(10, 0))}
 
@@ -167,6 +173,13 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     ],
     "internal-topic-few-replicas": [
         (cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))]), "has 1 replica, but could have 3")
+    ],
+    "topic-with-one-replica": [
+        (cluster(partitions=[Partition("t", 0, 1, (1,), (1,))]), "1 topic with one replica: t"),
+    ],
+    "settings-differ": [
+        (configured({"num.partitions": "3"}, {"num.partitions": "3"}, {"num.partitions": "1"}),
+         "different values of 1 setting that should be the same on all: num.partitions"),
     ],
     "one-rack": [
         (
@@ -336,12 +349,50 @@ def test_names_are_unique_and_all_have_examples() -> None:
             ["preferred-leader-not-leading"],  # and no leader-skew, which would have the same cause
         ),
         (replace(folder(seen=Term(3, 1, 15)), store=replace(STORE, terms=[Term(3, 1, 15)])), []),
-        (cluster(partitions=[Partition("t", 0, 1, (1,), (1,))], min_isr={"t": 2}), []),
+        (cluster(partitions=[Partition("t", 0, 1, (1,), (1,))], min_isr={"t": 2}), ["topic-with-one-replica"]),
+        (cluster(brokers=BROKERS[:1], partitions=[Partition("t", 0, 1, (1,), (1,))]), []),
+        (configured({"num.partitions": "3", "broker.rack": "a"}, {"num.partitions": "3", "broker.rack": "b"}, {}), []),
         (store(error="empty", kind_of_error="EmptyStore"), ["store-empty"]),
     ],
 )
 def test_healthy_subjects_have_no_findings(subject: Cluster | Machine, names: list[str]) -> None:
     assert [each.check.name for each in diagnose(CHECKS, subject, "").findings] == names
+
+
+def steps(name: str, subject: Cluster) -> list[str]:
+    """Return what to do about a cluster's only finding of this name."""
+    (found,) = (each for each in diagnose(CHECKS, subject, "").findings if each.check.name == name)
+    return list(found.next)
+
+
+def test_the_steps_about_different_settings_give_all_brokers_the_value_of_most() -> None:
+    shared = {"default.replication.factor": "3", "num.partitions": "1", "min.insync.replicas": "2"}
+    other = {"default.replication.factor": "1", "num.partitions": "2", "min.insync.replicas": "1"}
+    alter = "parley configs --alter --entity-type brokers"
+    in_file = (
+        "set default.replication.factor=3, num.partitions=1 on broker 3, in its file or with --override, and restart it"
+    )
+    assert steps("settings-differ", configured(shared, shared, other)) == [
+        f"{alter} --entity-default --add-config min.insync.replicas=2",
+        in_file,
+    ]
+    own = configured(shared, shared, other, own=("min.insync.replicas",))
+    assert steps("settings-differ", own)[0] == f"{alter} --entity-name 3 --delete-config min.insync.replicas"
+    three = ({"num.partitions": text} for text in "123")
+    assert steps("settings-differ", configured(*three)) == [
+        "choose one value of num.partitions, and give it to all brokers"
+    ]
+
+
+def test_the_steps_about_few_replicas_name_the_topics() -> None:
+    offsets = cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))])
+    assert steps("internal-topic-few-replicas", offsets)[0] == (
+        "parley reassign --execute --topic __consumer_offsets --replication-factor 3"
+    )
+    two = cluster(partitions=[Partition(name, 0, 1, (1,), (1,)) for name in "ba"], brokers=BROKERS[:2])
+    assert steps("topic-with-one-replica", two)[0] == (
+        "parley reassign --execute --topic a --topic b --replication-factor 2"
+    )
 
 
 def test_the_exit_code_is_that_of_the_worst_finding() -> None:

@@ -47,13 +47,19 @@ app = App(
             "parley reassign --verify --reassignment-json-file plan.json",
             "the progress; repeat until the plan is completed",
         ),
+        (
+            "parley reassign --execute --topic foo --replication-factor 3",
+            "more or fewer replicas, without a file; --list shows the progress",
+        ),
         ("parley reassign --list", "all moves in progress"),
     ],
 )
 
 _GOES_WITH: Final = {
-    "generate": ("topics_to_move_json_file", "broker_list", "disable_rack_aware"),
+    "generate": ("topics_to_move_json_file", "broker_list", "disable_rack_aware", "topic", "replication_factor"),
     "execute": (
+        "topic",
+        "replication_factor",
         "reassignment_json_file",
         "throttle",
         "replica_alter_log_dirs_throttle",
@@ -72,7 +78,7 @@ TIMEOUT_MS: Final = 10_000
 def _refuse_others(action: str, **given: object) -> None:
     """Raise ``CommandError`` for an option that the action does not accept."""
     for name, value in given.items():
-        if value not in (None, False, "") and name not in _GOES_WITH[action]:
+        if value not in (None, False, "", []) and name not in _GOES_WITH[action]:
             option = f"--{name.replace('_', '-')}"
             raise CommandError(f"Option {option} can't be used with action --{action}.")
 
@@ -99,6 +105,14 @@ def reassign(
     disable_rack_aware: Annotated[
         bool, typer.Option("--disable-rack-aware", help="Propose a plan that ignores racks.")
     ] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="A topic that gets --replication-factor replicas; repeatable."),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", min=1, help="With --topic: its replicas, instead of a file. Data stays."),
+    ] = None,
     throttle: Annotated[
         int | None, typer.Option("--throttle", min=1, help="Maximum bytes per second that moves copy between brokers.")
     ] = None,
@@ -124,6 +138,8 @@ def reassign(
     command_config: CommandConfig = None,
     output_format: OutputFormat = None,
 ) -> None:
+    from parley.tools.cli.reassign.executing import Execution
+
     action = one_action(generate=generate, execute=execute, verify=verify, cancel=cancel, list=list_)
     _refuse_others(
         action,
@@ -131,6 +147,8 @@ def reassign(
         reassignment_json_file=reassignment_json_file,
         broker_list=broker_list,
         disable_rack_aware=disable_rack_aware,
+        topic=topic or [],
+        replication_factor=replication_factor,
         throttle=throttle,
         replica_alter_log_dirs_throttle=replica_alter_log_dirs_throttle,
         additional=additional,
@@ -144,6 +162,21 @@ def reassign(
 
     if action == "list":
         run(lambda client: _list(client, output_format))
+        return
+    how = Execution(
+        throttle,
+        replica_alter_log_dirs_throttle,
+        additional,
+        not disallow_replication_factor_change,
+        TIMEOUT_MS if timeout is None else timeout,
+    )
+    if topic or replication_factor is not None:
+        topics, factor = (
+            required(topic, "--topic", action),
+            required(replication_factor, "--replication-factor", action),
+        )
+        _refuse_files(topics_to_move_json_file, reassignment_json_file, broker_list, throttle)
+        run(lambda client: _with_factor(client, topics, factor, how if execute else None, output_format))
         return
     if action == "generate":
         path = required(topics_to_move_json_file, "--topics-to-move-json-file", action)
@@ -159,15 +192,6 @@ def reassign(
     )
     match action:
         case "execute":
-            from parley.tools.cli.reassign.executing import Execution
-
-            how = Execution(
-                throttle,
-                replica_alter_log_dirs_throttle,
-                additional,
-                not disallow_replication_factor_change,
-                TIMEOUT_MS if timeout is None else timeout,
-            )
             run(lambda client: _execute(client, plan, how))
         case "verify":
             run(lambda client: _verify(client, plan, preserve_throttles, output_format))
@@ -206,12 +230,38 @@ async def _generate(
 
     from parley.tools.cli.reassign.executing import generate
 
-    current, proposed = await generate(client, topics, brokers, rack_aware=rack_aware, rng=Random())
+    _propose(*await generate(client, topics, brokers, rack_aware=rack_aware, rng=Random()), output_format)
+
+
+def _propose(current: Plan, proposed: Plan, output_format: Format | None) -> None:
     if output_format:
         print_data({"current": as_data(current), "proposed": as_data(proposed)}, output_format)
         return
     print(f"Current partition replica assignment\n{as_json(current)}\n")
     print(f"Proposed partition reassignment configuration\n{as_json(proposed)}")
+
+
+def _refuse_files(topics: Path | None, plan: Path | None, brokers: str, throttle: int | None) -> None:
+    """Raise ``CommandError`` for options that need a file instead of ``--topic``."""
+    if topics is not None or plan is not None or brokers:
+        raise CommandError("--topic and --replication-factor replace the file and --broker-list: leave these out.")
+    if throttle is not None:
+        raise CommandError(
+            "--throttle needs a plan in a file, with which --verify removes the throttle. --generate writes one."
+        )
+
+
+async def _with_factor(
+    client: Client, topics: list[str], factor: int, how: Execution | None, output_format: Format | None
+) -> None:
+    """Propose a plan that changes the number of replicas, or execute it as ``how`` says."""
+    from parley.tools.cli.reassign.executing import generate_with_factor
+
+    current, proposed = await generate_with_factor(client, topics, factor)
+    if how is None:
+        _propose(current, proposed, output_format)
+    else:
+        await _execute(client, proposed, how)
 
 
 async def _execute(client: Client, plan: Plan, how: Execution) -> None:

@@ -22,6 +22,7 @@ from parley.tools.cli.reassign.plan import (
     names_of,
     numbers,
     plan_of,
+    with_factor,
 )
 from parley.tools.cli.reassign.throttles import (
     BROKER_THROTTLES,
@@ -63,10 +64,7 @@ async def generate(
 
     Raises ``CommandError`` if a topic does not exist or there are too few brokers.
     """
-    current = await requests.replicas(client, topics)
-    missing = sorted(set(topics) - {topic for topic, _ in current})
-    if missing:
-        raise CommandError(f"Topic {', '.join(missing)} not found (UNKNOWN_TOPIC_OR_PARTITION).")
+    current = await _present(client, topics)
     chosen = [one for one in requests.registrations(await requests.brokers(client)) if one.broker_id in broker_ids]
     racks = [one.rack for one in chosen]
     if rack_aware and None in racks and any(racks):
@@ -88,6 +86,25 @@ async def generate(
         for index, replicas in zip(indexes, place_replicas(chosen, len(indexes), factor, rng), strict=True):
             proposed[topic, index] = Target(replicas, (ANY_DIRECTORY,) * factor)
     return await _as_it_is(client, current), proposed
+
+
+async def generate_with_factor(client: Client, topics: Sequence[str], factor: int) -> tuple[Plan, Plan]:
+    """Return the current assignment of these topics, and propose one with this number of replicas.
+
+    Raises ``CommandError`` if a topic does not exist or too few brokers are running.
+    """
+    current = await _present(client, topics)
+    racks = {one.broker_id: one.rack or None for one in await requests.brokers(client)}
+    return await _as_it_is(client, current), with_factor(current, factor, racks)
+
+
+async def _present(client: Client, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the replicas of these topics. Raises ``CommandError`` if a topic does not exist."""
+    current = await requests.replicas(client, topics)
+    missing = sorted(set(topics) - {topic for topic, _ in current})
+    if missing:
+        raise CommandError(f"Topic {', '.join(missing)} not found (UNKNOWN_TOPIC_OR_PARTITION).")
+    return current
 
 
 async def _as_it_is(client: Client, current: Mapping[TopicPartition, Sequence[int]]) -> Plan:

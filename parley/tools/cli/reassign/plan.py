@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -105,6 +106,31 @@ def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Direc
         where: Target(tuple(brokers), tuple(directories.get((*where, broker), ANY_DIRECTORY) for broker in brokers))
         for where, brokers in replicas.items()
     }
+
+
+def with_factor(current: Mapping[TopicPartition, Sequence[int]], factor: int, racks: Mapping[int, str | None]) -> Plan:
+    """Return a plan that gives each partition this number of replicas. ``racks`` are those of the running brokers.
+
+    Replicas are kept, the first ones if there are too many. New replicas go to racks without one, and to the brokers
+    that have the fewest replicas of these partitions. Raises ``CommandError`` if there are too few brokers.
+    """
+    if factor > len(racks):
+        raise CommandError(
+            f"The target replication factor of {factor} cannot be reached because only {len(racks)} broker(s) are "
+            "running."
+        )
+    load = Counter(broker for replicas in current.values() for broker in replicas[:factor])
+    plan: Plan = {}
+    for where, replicas in sorted(current.items()):
+        after = list(replicas[:factor])
+        while len(after) < factor:
+            used = Counter(rack for broker in after if (rack := racks.get(broker)) is not None)
+            others = racks.keys() - set(after)
+            added = min(others, key=lambda broker: (used[racks[broker] or ""], load[broker], broker))
+            load[added] += 1
+            after.append(added)
+        plan[where] = Target(tuple(after), (ANY_DIRECTORY,) * factor)
+    return plan
 
 
 def as_data(plan: Plan) -> dict[str, object]:
