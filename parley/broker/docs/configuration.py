@@ -66,10 +66,11 @@ _PRESETS = """\
 ## Without a file
 
 `parley start` without a file, and a broker that a program embeds, use these values instead of the defaults of the keys.
-What you set yourself (`--override`, or the arguments of `Broker`) overrides them. With a file they do not apply. Each
-broker of `parley start --brokers N` has its own port and its own folder `broker-ID` in log.dirs, and the embedded store is
-in the folder `coordination` there. With two brokers, topics have two replicas, and both `min.isr` are 1. A broker that you
-add to such a cluster needs [the same values](operations.md#adding-and-removing-brokers).
+What you set yourself (`--override`, or the arguments of `Broker`) overrides them. With a file they do not apply.
+
+Each broker of `parley start --brokers N` has its own port, and the folder `broker-ID` in log.dirs. The embedded store
+is in the folder `coordination` there. With two brokers, topics have two replicas, and both `min.isr` are 1. A broker
+that you add to such a cluster needs [the same values](operations.md#adding-and-removing-brokers).
 
 | key | default | `parley start` | `parley start --brokers 3` | `Broker()` |
 |---|---|---|---|---|

@@ -86,7 +86,9 @@ async def _with_machine(found: Machine, config: BrokerConfig, steps: Steps, prog
         progress(what)
         return await steps.step(Part.MACHINE, what, in_background(work), DISK_S)
 
-    config = await looked("the running broker", lambda: _as_started(Path(found.path), config)) or config
+    in_file = config
+    started = await looked("the running broker", lambda: _as_started(Path(found.path), in_file))
+    config = started or in_file
     given = config.given
     folders = await looked("log directories", lambda: [folder_at(Path(each)) for each in config.data_dirs]) or []
     holders = {each.holder for each in folders if each.holder is not None}
