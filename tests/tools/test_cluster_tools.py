@@ -294,6 +294,19 @@ class TestReassign:
         assert on_cluster("reassign", "--list", "--json").out == "[]\n"
         cluster.restart(3)
 
+    def test_a_balance_does_not_wait_for_a_move_without_a_leader(
+        self, on_cluster: Parley, cluster: Cluster, made: Make, tmp_path: Path
+    ) -> None:
+        made("r6", "3")
+        cluster.stop(3)
+        asyncio.run(begin(cluster.brokers[1].bootstrap_servers, "r6", [2]))
+        typed = on_cluster("balance", "--execute", "--interval", "0", "--empty-broker", "9")
+        assert typed.code == 1
+        assert "r6-0: it is moving, but has no leader to copy from." in typed.err
+        cluster.restart(3)
+        while on_cluster("reassign", "--list").lines != ["No partition reassignments found."]:
+            pass
+
 
 class TestCluster:
     def test_brokers(self, on_cluster: Parley, cluster: Cluster) -> None:

@@ -41,6 +41,12 @@ class Partition:
     """The bytes per second that the leader sends to followers and consumers."""
     is_moving: bool = False
 
+    @property
+    def can_move(self) -> bool:
+        """False if a reassignment is already in progress, or if there is no leader from which a new replica could
+        copy."""
+        return not self.is_moving and self.leader >= 0
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from parley.tools.balance.cluster import Cluster
+from parley.tools.balance.cluster import Cluster, Partition
 from parley.tools.balance.layout import Layout, exchanged, led_by
 from parley.tools.balance.loads import RESOURCES, Resource
 from parley.tools.balance.plan import Duty, Goals, Move, Plan
@@ -97,8 +97,8 @@ def _empty(layout: Layout, reasons: dict[int, Duty | Resource]) -> dict[tuple[st
     held = {number for number, one in enumerate(partitions) if not layout.goals.emptied.isdisjoint(one.replicas)}
     for number in sorted(held, key=lambda each: (-partitions[each].size, each)):
         one = partitions[number]
-        if one.is_moving:
-            stranded[one.topic, one.index] = "it is already being reassigned"
+        if not one.can_move:
+            stranded[one.topic, one.index] = _why_unmovable(layout, one)
             continue
         for source in [broker for broker in one.replicas if broker in layout.goals.emptied]:
             targets = [broker for broker in layout.ids if layout.may_receive(number, broker)]
@@ -127,6 +127,14 @@ def _level_leaders(layout: Layout, numbers: Sequence[int]) -> None:
             if gains.get(best, 0.0) > _LEAST_GAIN:
                 layout.move(number, led_by(layout.replicas[number], best))
                 found = True
+
+
+def _why_unmovable(layout: Layout, one: Partition) -> str:
+    if one.is_moving:
+        return "it is already being reassigned"
+    down = ",".join(str(broker) for broker in one.replicas if broker not in layout.rack_of)
+    start = f"start broker {down}, or see" if down else "see"
+    return f"it has no leader to copy from; {start} docs/operations.md#partitions-without-a-leader"
 
 
 def _why_stranded(layout: Layout, number: int) -> str:
@@ -165,7 +173,7 @@ def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) 
 def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
     """Move replicas out of racks that hold more replicas of a partition than another rack."""
     for number, one in enumerate(layout.cluster.partitions):
-        while not one.is_moving and layout.collisions(replicas := layout.replicas[number]):
+        while one.can_move and layout.collisions(replicas := layout.replicas[number]):
             before = layout.collisions(replicas)
             after = [
                 _replaced(layout, number, source, better)
@@ -318,7 +326,7 @@ class _Samples:
         layout = self._layout
         partitions = layout.cluster.partitions
         ranked = sorted(
-            (number for number in layout.on[broker] if not partitions[number].is_moving),
+            (number for number in layout.on[broker] if partitions[number].can_move),
             key=layout.ranks[at].__getitem__,
         )
         if RESOURCES[at] in (Resource.LEADERS, Resource.BYTES_OUT):  # followers cost nothing

@@ -51,7 +51,11 @@ def findings(
     ``recovering`` are the brokers that are opening their logs, and how many of them are open, in words.
     """
     listed = list(partitions)
-    found = [*_of_controller(controller), *_of_brokers(listed, alive, down_since, recovering), *_of_leaders(listed)]
+    found = [
+        *_of_controller(controller),
+        *_of_brokers(listed, alive, down_since, recovering),
+        *_of_leaders(listed, alive),
+    ]
     if moves:
         found.append(Finding(GOOD, f"{_count(moves, 'partition')} {_are(moves)} being moved.", "See Work in progress."))
     for broker, path, size, free in disks:
@@ -117,7 +121,7 @@ def _of_brokers(
         yield Finding(BAD if single[broker] else WARNING, f"{text}.", advice)
 
 
-def _of_leaders(partitions: Sequence[PartitionState]) -> Iterable[Finding]:
+def _of_leaders(partitions: Sequence[PartitionState], alive: frozenset[int]) -> Iterable[Finding]:
     offline = [one for one in partitions if one.leader < 0]
     if offline:
         names = ", ".join(f"{one.topic}-{one.index}" for one in offline[:3])
@@ -126,8 +130,7 @@ def _of_leaders(partitions: Sequence[PartitionState]) -> Iterable[Finding]:
             BAD,
             f"{_count(len(offline), 'partition')} {_have(len(offline))} no leader: {names}{more}. "
             "Clients can neither read from nor write to them.",
-            "Start a broker that holds an in-sync replica. If all are lost: parley elect-leaders "
-            "--election-type unclean, which loses records.",
+            " ".join(_ways_to_a_leader(offline, alive)),
         )
     moved = [one for one in partitions if one.leader >= 0 and one.replicas and one.leader != one.replicas[0]]
     if partitions and len(moved) / len(partitions) > _IMBALANCE:
@@ -136,6 +139,23 @@ def _of_leaders(partitions: Sequence[PartitionState]) -> Iterable[Finding]:
             f"{_count(len(moved), 'partition')} {_are(len(moved))} not led by the preferred leader.",
             "This corrects itself within minutes of a restart. To do it now: "
             "parley elect-leaders --election-type preferred --all-topic-partitions.",
+        )
+
+
+def _ways_to_a_leader(offline: Sequence[PartitionState], alive: frozenset[int]) -> Iterable[str]:
+    """Yield what gives these partitions a leader, the step that loses no records first."""
+    yield "Start a broker that holds an in-sync replica."
+    elected = next((one for one in offline if not alive.isdisjoint(one.replicas)), None)
+    if elected is not None:
+        yield (
+            "If their disks are lost, elect another replica, which lacks records: parley elect-leaders --election-type "
+            f"unclean --topic {elected.topic} --partition {elected.index}."
+        )
+    alone = next((one for one in offline if alive.isdisjoint(one.replicas)), None)
+    if alone is not None:
+        yield (
+            f"If no disk with {alone.topic}-{alone.index} is left: start a broker with the id of the lost one on an "
+            "empty folder. The partition then begins empty. Or delete and create the topic."
         )
 
 

@@ -130,6 +130,29 @@ def offline(cluster: Cluster) -> Iterator[Seen]:
         yield Seen(
             f"no leader for {plural(len(found), 'partition')}: reads and writes fail{why}",
             [f"without a leader: {some(each.name for each in found)}"],
+            next=list(_ways_to_a_leader(cluster, found)),
+        )
+
+
+def _ways_to_a_leader(cluster: Cluster, found: Sequence[Partition]) -> Iterator[str]:
+    """Yield what gives these partitions a leader, the steps that lose no records first. Yield nothing if all their
+    brokers run."""
+    down = sorted({id_ for each in found for id_ in each.replicas if not cluster.runs(id_)})
+    if not down:
+        return
+    yield f"start broker {some(down)} with its disks (see broker-down)"
+    running = [each for each in found if _running(cluster, each)]
+    if running:
+        more = f", and for each of the other {len(running) - 1}" if len(running) > 1 else ""
+        yield (
+            "if the disks are lost, accept that records are: parley elect-leaders --election-type unclean "
+            f"--topic {running[0].topic} --partition {running[0].index}{more}"
+        )
+    alone = [each for each in found if not _running(cluster, each)]
+    if alone:
+        yield (
+            f"if the disks are lost, no replica of {some(each.name for each in alone)} is left. Start a broker with "
+            "the same id on an empty folder: these partitions then begin empty. Or delete and create the topics"
         )
 
 
@@ -186,7 +209,7 @@ def single_replicas(cluster: Cluster) -> Iterator[Seen]:
     """Find topics of the users with one replica, although there are several brokers."""
     if len(cluster.running) < 2:
         return
-    topics = {each.topic for each in cluster.partitions if len(each.replicas) == 1} - set(INTERNAL)
+    topics = {each.topic for each in cluster.partitions if len(each.replicas) == 1 and each.leader >= 0} - set(INTERNAL)
     if topics:
         names = sorted(topics)
         yield Seen(

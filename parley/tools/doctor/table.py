@@ -50,7 +50,10 @@ _CLUSTER: Final = (
         "partition-offline", _E, "Is a partition without a leader?",
         (
             "start its brokers with their disks",
-            "if they are permanently lost: parley elect-leaders --election-type unclean --topic TOPIC --partition N",
+            "if their disks are lost and another replica runs, accept that records are lost: parley elect-leaders "
+            "--election-type unclean --topic TOPIC --partition N",
+            "if no replica is left: start a broker with the id of the lost one on an empty folder. The partition then "
+            "begins empty. Or delete and create the topic",
         ),
         _METADATA, replicas.offline,
     ),

@@ -206,6 +206,17 @@ def test_reasons_for_replicas_that_must_stay() -> None:
     assert plan(moving, Goals(emptied=frozenset({0}))).stranded == {("t", 0): "it is already being reassigned"}
 
 
+def test_partitions_without_a_leader_do_not_move() -> None:
+    """A reassignment of such a partition would wait until a replica returns."""
+    cluster = Cluster(brokers(3), (one(0, 7, leader=-1), one(1, 7, 1, leader=1), one(2, 0, leader=-1)))
+    made = plan(cluster, Goals(emptied=frozenset({7})))
+    assert [move.index for move in made.moves] == [1]
+    assert made.stranded is not None
+    assert made.stranded["t", 0].startswith("it has no leader to copy from; start broker 7,")
+    crowd = tuple(one(index, 0, leader=-1) for index in range(6))
+    assert plan(Cluster(brokers(2), crowd), GOALS).is_empty
+
+
 def test_a_dead_broker_is_emptied_and_the_preferred_leader_runs() -> None:
     cluster = Cluster(brokers(3), tuple(one(index, 7, index % 3, leader=index % 3) for index in range(6)))
     assert plan(cluster, GOALS).moves == (), "a broker that is down may come back"

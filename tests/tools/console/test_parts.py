@@ -111,6 +111,14 @@ def test_leaderless_partitions_and_a_missing_controller_come_first() -> None:
     assert "do not keep up" in found[3][1]
 
 
+def test_the_advice_about_leaderless_partitions_can_be_typed() -> None:
+    states = [PartitionState("a", 0, -1, [3], [3]), PartitionState("b", 4, -1, [3, 1], [3])]
+    found = findings(states, alive=frozenset({1, 2}), down_since={}, controller=1)
+    (advice,) = [each.advice for each in found if "no leader" in each.text]
+    assert "parley elect-leaders --election-type unclean --topic b --partition 4." in advice
+    assert "If no disk with a-0 is left: start a broker with the id of the lost one on an empty folder." in advice
+
+
 def _acl(operation: Operation, permission: PermissionType = PermissionType.ALLOW, host: str = "*") -> AclBinding:
     pattern = ResourcePattern(ResourceType.TOPIC, PatternType.LITERAL, "t")
     return AclBinding(pattern, "User:a", host, operation, permission)

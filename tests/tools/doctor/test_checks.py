@@ -384,6 +384,19 @@ def test_the_steps_about_different_settings_give_all_brokers_the_value_of_most()
     ]
 
 
+def test_the_steps_about_partitions_without_a_leader_depend_on_the_replicas_left() -> None:
+    dead = [*BROKERS[:2], replace(BROKERS[2], is_fenced=True)]
+    lost = [Partition("t", 0, -1, (3,), (3,)), Partition("u", 1, -1, (3, 1), (3,))]
+    start, elect, alone = steps("partition-offline", cluster(brokers=dead, partitions=lost))
+    assert start == "start broker 3 with its disks (see broker-down)"
+    assert elect.endswith(": parley elect-leaders --election-type unclean --topic u --partition 1")
+    assert alone.startswith("if the disks are lost, no replica of t-0 is left. Start a broker with the same id on an")
+    assert steps("partition-offline", cluster(brokers=dead, partitions=lost[:1])) == [start, alone]
+    assert steps("partition-offline", partition(leader=-1))[0] == "start its brokers with their disks"
+    found = diagnose(CHECKS, cluster(brokers=dead, partitions=lost), "").findings
+    assert "topic-with-one-replica" not in [each.check.name for each in found]
+
+
 def test_the_steps_about_few_replicas_name_the_topics() -> None:
     offsets = cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))])
     assert steps("internal-topic-few-replicas", offsets)[0] == (

@@ -85,7 +85,8 @@ def elect_unclean_leaders(
         if recovery.choice.leader == NO_LEADER:
             refused = KafkaError(
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                "No live replica has reported its log. Start a broker that hosts one.",
+                "No live replica has reported its log. Start a broker that hosts one; if its disk is lost, on an empty "
+                "folder, with which the partition begins empty.",
             )
             key = recovery.topic, recovery.partition
             outcomes[key] = ElectionOutcome(*key, refused)

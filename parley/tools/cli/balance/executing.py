@@ -8,7 +8,7 @@ and brokers, and removed at the end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,16 +52,22 @@ class Execution:
 async def execute(client: Client, plan: Plan, how: Execution, say: Callable[[str], None]) -> None:
     """Make all moves, and wait for them and for those already in progress.
 
-    Raises ``CommandError`` if any move is rejected.
+    Raises ``CommandError`` if any move is rejected, or if one in progress has no leader to copy from.
     """
     waiting = {(move.topic, move.index): move for move in plan.moves}
     ongoing = await requests.ongoing(client)
+    stuck = await _without_leader(client, ongoing)
     if ongoing:
         say(f"{len(ongoing)} partitions are moving already.")
     if how.throttle is not None and (waiting or ongoing):
         await _throttle(client, plan, ongoing, how.throttle)
         say(f"Moves are throttled to {bytes_text(how.throttle)} per second and broker.")
-    refused = await _run(client, waiting, ongoing, how.at_once, say)
+    refused = await _run(client, waiting, ongoing, stuck, how.at_once, say)
+    refused += [
+        f"{name_of(where)}: it is moving, but has no leader to copy from. Start its brokers, or stop the move with "
+        "parley reassign --cancel (docs/operations.md#partitions-without-a-leader)."
+        for where in sorted(stuck)
+    ]
     refused += await _elect(client, plan.elections)
     if await _unthrottle(client):
         say("The throttles are removed.")
@@ -73,11 +79,14 @@ async def _run(
     client: Client,
     waiting: dict[TopicPartition, Move],
     ongoing: Mapping[TopicPartition, Ongoing],
+    stuck: Collection[TopicPartition],
     at_once: int,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Start moves as others finish, until none is left. Returns the moves that the cluster rejected."""
+    """Start moves as others finish, until none is left except those that are stuck. Returns the moves that the cluster
+    rejected."""
     refused: list[str] = []
+    ongoing = _except(stuck, ongoing)
     total, bytes_done = len(waiting), 0
     started: dict[TopicPartition, Move] = {}
     while waiting or started or ongoing:
@@ -98,8 +107,24 @@ async def _run(
             total -= len(failed)
         elif ongoing:
             await asyncio.sleep(_PAUSE_S)
-        ongoing = await requests.ongoing(client)
+        ongoing = _except(stuck, await requests.ongoing(client))
     return refused
+
+
+def _except(
+    stuck: Collection[TopicPartition], ongoing: Mapping[TopicPartition, Ongoing]
+) -> Mapping[TopicPartition, Ongoing]:
+    return {where: move for where, move in ongoing.items() if where not in stuck}
+
+
+async def _without_leader(client: Client, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+    """Return those of these partitions that have no leader."""
+    names = sorted({topic for topic, _ in partitions})
+    found = (await client.metadata(names)).topics if names else ()
+    leaderless = {
+        (topic.name or "", one.partition_index) for topic in found for one in topic.partitions if one.leader_id < 0
+    }
+    return leaderless.intersection(partitions)
 
 
 async def _elect(client: Client, partitions: Mapping[TopicPartition, object] | tuple[TopicPartition, ...]) -> list[str]:
