@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from parley import Broker
+from parley import Broker, Cluster
 from parley.tools.cli.output import Format, formatted
 from parley.tools.cli.top.figures import Figures, between
 from parley.tools.cli.top.sampling import BrokerSample, GroupSample, PartitionSample, Sample
@@ -103,6 +103,28 @@ def test_once(on_broker: Parley, broker: Broker, topic: str) -> None:
     text = on_broker("top", "--interval", "0.1", "--once").out  # no terminal
     assert topic in text
     assert group in text
+
+
+def test_dead_brokers_and_unhealthy_partitions_are_shown() -> None:
+    assert between(BEFORE, BEFORE).lines()[:2] == ["1 brokers, 3 partitions, 0 records/s, over 0.0 s", ""]
+    brokers = (*BEFORE.brokers, BrokerSample(2, "h:9093", False, 0, 3, None, is_running=False))
+    lines = between(BEFORE, _after(brokers=brokers, under_replicated=53, without_leader=1)).lines()
+    assert lines[0].startswith("1 of 2 brokers, ")
+    assert lines[1].startswith("partitions without a leader: 1, under-replicated: 53 (internal topics included)")
+    assert any("h:9093" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_a_killed_broker_is_listed(parley: Parley) -> None:
+    with Cluster(brokers=2) as cluster:
+        made = ("topics", "--create", "--topic", "t", "--bootstrap-server", cluster.bootstrap_servers)
+        assert parley(*made).code == 0
+        cluster.kill(2)
+        words = ("top", "--interval", "0.1", "--json", "--bootstrap-server", cluster.brokers[1].bootstrap_servers)
+        while (data := json.loads(parley(*words).out))["brokers"][1]["running"]:
+            pass
+    assert [(one["broker"], one["running"]) for one in data["brokers"]] == [(1, True), (2, False)]
+    assert data["underReplicated"] >= 1
 
 
 def test_a_wrong_interval(on_broker: Parley) -> None:

@@ -84,10 +84,13 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         "numbers that are unknown are null; groupsLeftOut is the number of groups beyond the first 200",
         {
             "intervalMs": "integer",
+            "underReplicated": "integer",
+            "withoutLeader": "integer",
             "brokers": [
                 {
                     "broker": "integer",
                     "address": "string",
+                    "running": "boolean",
                     "controller": "boolean",
                     "leaders": "integer",
                     "replicas": "integer",

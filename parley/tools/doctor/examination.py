@@ -42,8 +42,11 @@ def diagnosed(found: Cluster) -> Diagnosis:
         return diagnose(CHECKS, found, "Cluster: this client rejects its brokers' certificates")
     kind = "Parley" if found.is_parley else "Apache Kafka"
     topics = len({each.topic for each in found.partitions})
+    down = {id_ for each in found.partitions for id_ in each.replicas} | {each.id for each in found.brokers}
+    down -= {each.id for each in found.running}
+    brokers = plural(len(found.running), "broker") + (f" and {len(down)} down" if down else "")
     subject = (
-        f"Cluster {found.cluster_id} ({kind}): {plural(len(found.running), 'broker')}, {plural(topics, 'topic')}, "
+        f"Cluster {found.cluster_id} ({kind}): {brokers}, {plural(topics, 'topic')}, "
         f"{plural(len(found.partitions), 'partition')}"
     )
     if found.is_parley:

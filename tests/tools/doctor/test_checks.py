@@ -11,6 +11,7 @@ import pytest
 from parley.broker.metadata.terms import Term
 from parley.tools.cli import colors
 from parley.tools.cli.invocation import INCOMPLETE
+from parley.tools.doctor.examination import diagnosed
 from parley.tools.doctor.facts import (
     Advertised,
     Broker,
@@ -434,6 +435,11 @@ def test_the_text_is_grouped_and_the_worst_is_first(monkeypatch: pytest.MonkeyPa
     assert lines[-4:] == ["Not examined", "  coordination store: no response", "", "2 errors, 0 warnings."]
     monkeypatch.setattr(colors, "_chosen", colors.When.ALWAYS)
     assert "\x1b[1;31mErrors\x1b[0m" in as_text(found)
+
+
+def test_the_headline_counts_brokers_that_are_down() -> None:
+    assert ": 3 brokers, 1 topic," in diagnosed(HEALTHY_CLUSTER).subject
+    assert ": 2 brokers and 1 down, 1 topic," in diagnosed(cluster(brokers=BROKERS[:2])).subject
 
 
 def test_severities_are_ordered() -> None:

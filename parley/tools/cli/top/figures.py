@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +50,13 @@ class Figures:
         """Return the data of ``--output``."""
         return {
             "intervalMs": round(self.interval_s * 1000),
+            "underReplicated": self.sample.under_replicated,
+            "withoutLeader": self.sample.without_leader,
             "brokers": [
                 {
                     "broker": one.id,
                     "address": one.address,
+                    "running": one.is_running,
                     "controller": one.is_controller,
                     "leaders": one.leaders,
                     "replicas": one.replicas,
@@ -88,11 +91,13 @@ class Figures:
         brokers = table_lines(data["brokers"])
         internal = sum(each.leaders for each in self.sample.brokers) - len(self.sample.partitions)
         more = f" and {internal} of internal topics" if internal > 0 else ""
+        running = sum(each.is_running for each in self.sample.brokers)
+        down = f" of {len(self.sample.brokers)}" if running < len(self.sample.brokers) else ""
         head = (
-            f"{len(self.sample.brokers)} brokers, {len(self.sample.partitions)} partitions{more}, "
+            f"{running}{down} brokers, {len(self.sample.partitions)} partitions{more}, "
             f"{self.records_per_sec:g} records/s, over {self.interval_s:.1f} s"
         )
-        lines = [head, "", *brokers]
+        lines = [head, *self._unhealthy(), "", *brokers]
         left = None if height is None else max(6, height - len(lines) - 2)
         topics, groups = table_lines(data["topics"]), table_lines(data["groups"])
         if left is not None:
@@ -101,6 +106,15 @@ class Figures:
         lines += ["", *topics] if topics else []
         lines += ["", *groups] if groups else []
         return lines if height is None else lines[:height]
+
+    def _unhealthy(self) -> Iterator[str]:
+        """Yield a line about the partitions, internal ones included, that lack a leader or in-sync replicas."""
+        without, short = self.sample.without_leader, self.sample.under_replicated
+        if without or short:
+            yield (
+                f"partitions without a leader: {without}, under-replicated: {short} (internal topics included); "
+                "see parley doctor"
+            )
 
 
 def between(before: Sample, after: Sample) -> Figures:

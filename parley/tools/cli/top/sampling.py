@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
 from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster import describe
 from parley.tools.cli.cluster_client import led_by
 from parley.tools.cli.groups.describing import committed_offsets
 from parley.tools.cli.groups.listing import CONSUMER_TYPES, list_groups
@@ -31,7 +32,7 @@ _GROUP_MS: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class BrokerSample:
-    """A running broker, with the bytes of its replicas."""
+    """A broker, with the bytes of its replicas. The address of a broker that is down may be unknown (empty)."""
 
     id: int
     address: str
@@ -39,6 +40,7 @@ class BrokerSample:
     leaders: int
     replicas: int
     size: int | None
+    is_running: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,18 @@ class GroupSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The results of one sample. ``at`` is in seconds of a monotonic clock."""
+    """The results of one sample. ``at`` is in seconds of a monotonic clock.
+
+    ``under_replicated`` and ``without_leader`` count all partitions, those of internal topics included.
+    """
 
     at: float
     brokers: tuple[BrokerSample, ...]
     partitions: Mapping[TopicPartition, PartitionSample]
     groups: tuple[GroupSample, ...]
     groups_left_out: int
+    under_replicated: int = 0
+    without_leader: int = 0
 
 
 async def take(client: Client, *, internal: bool) -> Sample:
@@ -90,25 +97,49 @@ async def take(client: Client, *, internal: bool) -> Sample:
     groups, left_out = await _groups(client, ends)
     hidden = set() if internal else {topic.name or "" for topic in topics if topic.is_internal}
     shown = {place: one for place, one in partitions.items() if place[0] not in hidden}
-    return Sample(at, tuple(_brokers(metadata, topics, sizes)), shown, tuple(groups), left_out)
+    return Sample(
+        at,
+        tuple(_brokers(metadata, await _down(client), topics, sizes)),
+        shown,
+        tuple(groups),
+        left_out,
+        sum(one.is_under_replicated for one in partitions.values()),
+        sum(one.leader < 0 for one in partitions.values()),
+    )
 
 
-def _brokers(metadata: Any, topics: list[Any], sizes: Mapping[int, Mapping[TopicPartition, int] | None]) -> Any:
+async def _down(client: Client) -> dict[int, str]:
+    """Return the addresses of the registered brokers that are not running; empty if the brokers do not list them."""
+    try:
+        found = await describe(client, fenced=True)
+    except (CommandError, KafkaError):
+        return {}
+    return {one.broker_id: f"{one.host}:{one.port}" for one in found.brokers if one.is_fenced}
+
+
+def _brokers(
+    metadata: Any,
+    down: Mapping[int, str],
+    topics: Sequence[Any],
+    sizes: Mapping[int, Mapping[TopicPartition, int] | None],
+) -> Iterator[BrokerSample]:
+    """Yield the running brokers, and those that are registered or hold replicas and do not run."""
     leads, hosts = Counter[int](), Counter[int]()
     for topic in topics:
         for one in topic.partitions:
             leads[one.leader_id] += 1
             hosts.update(one.replica_nodes)
-    for broker in sorted(metadata.brokers, key=lambda each: each.node_id):
-        node = broker.node_id
-        held = sizes[node]
+    running = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
+    for node in sorted(running.keys() | down.keys() | hosts.keys()):
+        held = sizes.get(node)
         yield BrokerSample(
             node,
-            f"{broker.host}:{broker.port}",
+            running.get(node) or down.get(node, ""),
             node == metadata.controller_id,
             leads[node],
             hosts[node],
             None if held is None else sum(held.values()),
+            node in running and node not in down,
         )
 
 
