@@ -10,9 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Final
 
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.protocol.topic_partition import TopicPartition
+
+
+OF_STORE: Final = "coordination store: "
+"""The beginning of the problem of a broker whose coordination store does not respond."""
 
 
 class Part(Enum):
@@ -72,6 +77,11 @@ class Metrics:
     problems: Sequence[str] = ()
     """The problems that ``/healthz`` reports."""
     clock_ahead_s: float | None = None
+
+    @property
+    def store_outage(self) -> str:
+        """The problem that the broker has with the coordination store, or an empty text."""
+        return next((each.removeprefix(OF_STORE) for each in self.problems if each.startswith(OF_STORE)), "")
 
     def of(self, name: str) -> Sequence[tuple[Mapping[str, str], float]]:
         """Return the samples with this name."""
@@ -233,6 +243,11 @@ class Cluster:
     """The expiry time of the certificate that clients receive, by address."""
     store: Store | None = None
     missing: Sequence[Missing] = ()
+
+    @property
+    def without_store(self) -> Sequence[Broker]:
+        """The brokers that report that the coordination store does not respond."""
+        return [each for each in self.brokers if each.metrics is not None and each.metrics.store_outage]
 
     def broker(self, id_: int) -> Broker | None:
         """Return the broker with this id, or None if the cluster does not list it."""

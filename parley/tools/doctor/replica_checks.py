@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from typing import Final
 
-from parley.tools.doctor.facts import Broker, Cluster, Partition, ReplicaSize
+from parley.tools.doctor.facts import OF_STORE, Broker, Cluster, Partition, ReplicaSize
 from parley.tools.doctor.findings import LISTED, Seen, plural, some
 
 INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -281,6 +281,9 @@ def not_preferred(cluster: Cluster) -> Iterator[Seen]:
                 for id_, count in sorted(leads.items(), key=lambda each: (-each[1], each[0]))[:5]
             ]
             + [f"such as {some(each.name for each in found)}"],
+            next=("nothing, until the coordination store responds: no leader can be elected (see store-away)",)
+            if cluster.without_store
+            else (),
         )
 
 
@@ -325,12 +328,11 @@ def _stands_still(first: ReplicaSize, last: ReplicaSize, whole: int | None) -> b
 
 
 def sick(cluster: Cluster) -> Iterator[Seen]:
-    """Find brokers whose ``/healthz`` reports a problem."""
+    """Find brokers whose ``/healthz`` reports a problem other than an outage of the store."""
     for broker in cluster.brokers:
-        if broker.metrics is not None and broker.metrics.problems:
-            yield Seen(
-                f"{_named(broker)} reports: {some(broker.metrics.problems)}", [f"{broker.metrics.address}/healthz"]
-            )
+        problems = [] if broker.metrics is None else [p for p in broker.metrics.problems if not p.startswith(OF_STORE)]
+        if broker.metrics is not None and problems:
+            yield Seen(f"{_named(broker)} reports: {some(problems)}", [f"{broker.metrics.address}/healthz"])
 
 
 def _named(broker: Broker) -> str:

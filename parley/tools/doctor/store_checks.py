@@ -17,10 +17,16 @@ AWAY: Final = ("Unavailable", "MaybeApplied", "TimeoutError")
 
 
 def away(facts: Cluster | Machine) -> Iterator[Seen]:
-    """Check that the store responds."""
+    """Check that the store responds to this machine, and to the brokers of a cluster."""
     store = facts.store
-    if store is not None and store.kind_of_error in AWAY:
-        yield Seen(f"the coordination store {store.url} does not respond", [store.error])
+    is_away = store is not None and store.kind_of_error in AWAY
+    name = f"the coordination store {store.url}" if store is not None else "the coordination store"
+    evidence = [store.error] if store is not None and is_away else []
+    without = facts.without_store if isinstance(facts, Cluster) else ()
+    evidence += [f"broker {each.id}: {each.metrics.store_outage}" for each in without if each.metrics is not None]
+    if is_away or without:
+        to = f" to broker {some(each.id for each in without)}" if without else ""
+        yield Seen(f"{name} does not respond{to}", evidence)
 
 
 def refuses(facts: Cluster | Machine) -> Iterator[Seen]:

@@ -311,7 +311,7 @@ _STORES: Final = (
             "start the store, or repair the network to it; do not change the address",
             "parley coordination status --config broker.properties",
         ),
-        _STORE, stores.away, stores.away, of_parley=True,
+        (Part.METRICS, Part.STORE), stores.away, stores.away, of_parley=True,
     ),
     Check(
         "store-slow", _W, "Is the coordination store slow?",

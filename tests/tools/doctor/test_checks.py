@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from parley.broker.metadata.terms import Term
+from parley.broker.startup.registration import STORE as PROBLEM_OF_STORE
 from parley.tools.cli import colors
 from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.examination import diagnosed
@@ -137,6 +138,12 @@ def configured(*settings: dict[str, str], own: tuple[str, ...] = ()) -> Cluster:
     """Return the healthy cluster whose brokers have these settings. The last broker has set ``own`` at run time."""
     brokers = [replace(each, settings=found) for each, found in zip(BROKERS, settings, strict=True)]
     return cluster(brokers=[*brokers[:-1], replace(brokers[-1], own_settings=frozenset(own))])
+
+
+def outage(**changes: Any) -> Cluster:
+    """Return a cluster whose brokers report that the coordination store does not respond."""
+    ill = replace(metrics(), problems=[f"{PROBLEM_OF_STORE}: it has not responded for 20 s"])
+    return cluster(brokers=[replace(each, metrics=ill) for each in BROKERS], **changes)
 
 
 MOVE = Move("t", 0, (4,), (1,), {})
@@ -290,6 +297,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     "store-away": [
         (store(error="refused", kind_of_error="Unavailable"), "does not respond"),
         (cluster(store=replace(STORE, error="slow", kind_of_error="TimeoutError")), "does not respond"),
+        (outage(), "does not respond to broker 1, 2, 3"),
     ],
     "store-slow": [(store(read_s=1.5), "takes 1.50 s for a read"), (cluster(store=replace(STORE, read_s=1.5)), "1.50")],
     "store-refuses": [
@@ -396,6 +404,14 @@ def test_the_steps_about_partitions_without_a_leader_depend_on_the_replicas_left
     assert steps("partition-offline", partition(leader=-1))[0] == "start its brokers with their disks"
     found = diagnose(CHECKS, cluster(brokers=dead, partitions=lost), "").findings
     assert "topic-with-one-replica" not in [each.check.name for each in found]
+
+
+def test_an_outage_of_the_store_is_one_finding_and_forbids_elections() -> None:
+    moved = [replace(PARTITIONS[0], leader=2), *PARTITIONS[1:]]
+    found = diagnose(CHECKS, outage(partitions=moved), "").findings
+    assert [each.check.name for each in found] == ["store-away", "preferred-leader-not-leading"]
+    assert found[0].seen.evidence[0] == "broker 1: it has not responded for 20 s"
+    assert "no leader can be elected" in found[1].next[0]
 
 
 def test_the_steps_about_few_replicas_name_the_topics() -> None:
