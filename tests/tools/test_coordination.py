@@ -60,6 +60,16 @@ def test_status_shows_the_live_brokers(cluster: Cluster, store: str, parley: Par
     assert f"Controller:   {shown['controller']} (epoch {shown['controllerEpoch']})" in text
 
 
+def test_without_a_store_the_command_names_that_of_a_broker_without_a_file(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = parley("coordination", "status")
+    assert (typed.code, typed.out) == (1, "")
+    assert f"local://{tmp_path}/parley-data/coordination" in typed.err
+    assert "not both" in parley("coordination", "status", "memory:", "--config", "b.properties").err
+
+
 def test_status_tells_a_store_that_was_merely_opened_from_one_in_charge(parley: Parley, tmp_path: Path) -> None:
     opened, left = f"local://{tmp_path}/opened", f"local://{tmp_path}/left"
     asyncio.run(_put(opened, {}))

@@ -27,8 +27,13 @@ def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFac
     from parley.consensus.errors import BadConfig
     from parley.consensus.registry import backend_factory, configured_url
 
-    if (url is None) == (config is None):
-        raise CommandError("Name a store by its URL, or a broker's properties file with --config.")
+    if url is None and config is None:
+        raise CommandError(
+            "Name a store by its URL, or a broker's properties file with --config. The store of `parley start` without "
+            f"a file, started in this folder, is {_embedded_store()}"
+        )
+    if url is not None and config is not None:
+        raise CommandError("Name a store by its URL, or a broker's properties file with --config, not both.")
     if config is None:
         return url or "", backend_factory({})
     try:
@@ -38,6 +43,13 @@ def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFac
         raise CommandError(f"The file {config} cannot be read: {error.strerror}.") from error
     except (ValueError, BadConfig) as error:
         raise CommandError(f"{config}: {error}.") from error
+
+
+def _embedded_store() -> str:
+    """Return the URL of the store that ``parley start`` creates in the current folder without a file."""
+    from parley.broker.config.presets import COMMAND
+
+    return f"local://{Path(COMMAND['log.dirs']).absolute()}/coordination"
 
 
 async def in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:

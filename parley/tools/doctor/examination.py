@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from parley.protocol.client import Client
 from parley.tools.cli.cluster_client import on_cluster
@@ -16,6 +17,8 @@ from parley.tools.doctor.gathering_cluster import Gathering, Request, refused_ce
 from parley.tools.doctor.gathering_machine import machine_of
 from parley.tools.doctor.steps import STEP_S
 from parley.tools.doctor.table import CHECKS
+
+_BY_FILE: Final = "To examine a broker that does not start, on its machine: parley doctor broker.properties"
 
 
 def snapshot(asked: Request) -> Cluster:
@@ -28,11 +31,11 @@ def snapshot(asked: Request) -> Cluster:
     try:
         return on_cluster(asked.bootstrap, asked.properties, take, timeout_ms=patience_ms)
     except TimeoutError as error:
-        raise CommandError(f"{asked.bootstrap} did not describe the cluster in time.") from error
+        raise CommandError(f"{asked.bootstrap} did not describe the cluster in time. {_BY_FILE}") from error
     except CommandError as error:
         found = refused_certificates(asked, str(error))
         if found is None:
-            raise
+            raise CommandError(f"{error} {_BY_FILE}") from error
         return found
 
 

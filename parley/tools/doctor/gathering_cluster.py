@@ -94,7 +94,9 @@ class Gathering:
             store = await self._steps.step(Part.STORE, "coordination.url", store_of(asked.store, STORE_S), 2 * STORE_S)
         if asked.store is None and is_parley:
             self._steps.note(
-                Part.STORE, "name a broker's properties file with --config to examine it", has_failed=False
+                Part.STORE,
+                "name a broker's properties file, or one with coordination.url, with --config to examine it",
+                has_failed=False,
             )
         if not is_parley:
             self._steps.note(Part.STORE, "Apache Kafka has none", has_failed=False)

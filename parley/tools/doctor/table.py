@@ -23,12 +23,19 @@ _METADATA, _METRICS = (Part.METADATA,), (Part.METRICS,)
 _CLUSTER: Final = (
     Check(
         "no-controller", _E, "Is the cluster without a controller?",
-        ("parley coordination status --config broker.properties", "parley doctor broker.properties"),
+        (
+            "parley coordination status --config broker.properties, or with the store's URL if there is no file",
+            "parley doctor broker.properties",
+        ),
         _METADATA, replicas.no_controller,
     ),
     Check(
         "broker-down", _E, "Is a broker with replicas down?",
-        ("parley doctor broker.properties, on its machine", "parley start broker.properties"),
+        (
+            "parley doctor broker.properties, on its machine",
+            "parley start broker.properties, or with its --override options if it has no file: parley start --brokers "
+            "shows them when a broker ends",
+        ),
         _METADATA, replicas.down,
     ),
     Check(
@@ -309,7 +316,7 @@ _STORES: Final = (
         "store-away", _E, "Is the coordination store unreachable?",
         (
             "start the store, or repair the network to it; do not change the address",
-            "parley coordination status --config broker.properties",
+            "parley coordination status --config broker.properties, or with the store's URL if there is no file",
         ),
         (Part.METRICS, Part.STORE), stores.away, stores.away, of_parley=True,
     ),

@@ -67,6 +67,8 @@ def test_wrong_usage(parley: Parley) -> None:
     assert parley("doctor", "--nonsense").code == 1
     assert "Name a broker's properties file" in parley("doctor", "b", "--bootstrap-server", "a:1").err
     assert "--bootstrap-server 127.0.0.1:1" in parley("doctor", "127.0.0.1:1").err
+    silent = parley("doctor", "--bootstrap-server", f"127.0.0.1:{free_port()}", "--time-limit", "1")
+    assert silent.err.endswith("on its machine: parley doctor broker.properties\n")
 
 
 def test_settings(doctor: Doctor) -> None:
