@@ -148,8 +148,15 @@ class BrokerServer:
             raise
         self.health.ready()
         self.environment.metrics.process.start_time_seconds = self.environment.clock.wall_ms() / 1000
-        facts = {"cluster": self.identity.cluster_id, "broker": self.identity.broker_id}
-        _log.info("broker started", extra={**facts, "listeners": ",".join(map(_address, self.endpoints))})
+        facts = {
+            "cluster": self.identity.cluster_id,
+            "broker": self.identity.broker_id,
+            "listeners": ",".join(map(_address, self.endpoints)),
+        }
+        exporter, metrics = self.serving.exporter, self.environment.config.metrics_address
+        if exporter is not None and metrics is not None:
+            facts["metrics"] = f"{metrics[0]}:{exporter.port}"  # which may be any free port
+        _log.info("broker started", extra=facts)
 
     async def _start(self) -> None:
         environment = self.environment

@@ -21,7 +21,9 @@ from parley.protocol.client import Client
 from parley.protocol.messages.metadata import DescribeClusterRequest
 from parley.storage.log_directory import LogDirectory
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.metrics_port import free_or_any
 from parley.tools.cli.start_cluster import Given, labeled, plans, refuse_ports_in_use
+from tests.support.ports import free_port
 from tests.tools.conftest import Parley
 
 
@@ -248,3 +250,15 @@ def test_data_of_a_single_broker_and_of_a_cluster_are_not_mixed(tmp_path: Path, 
     assert refused.err.startswith(
         f"Error: {tmp_path} contains the data of a cluster. Start the cluster with `parley start --brok"
     )
+
+
+@pytest.mark.parametrize("head", ["127.0.0.1", "https://127.0.0.1"])
+def test_metrics_move_from_a_port_that_is_taken_and_say_so(head: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert free_or_any(f"{head}:{port}") == f"{head}:0"
+    assert f"port {port} is taken" in capsys.readouterr().err
+    free = f"{head}:{free_port()}"
+    assert free_or_any(free) == free
+    assert free_or_any("no.invalid:1") == "no.invalid:1"
+    assert capsys.readouterr().err == ""

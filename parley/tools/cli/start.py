@@ -52,6 +52,7 @@ _UNKNOWN_NAME: Final = (
     "Listen on an address of this machine (the key {key}; advertised.listeners has the names for clients)"
 )
 
+_METRICS: Final = "metrics.listener"
 _ALL_ADDRESSES: Final = ("", "0.0.0.0", "::")
 """The hosts of a listener on all addresses of a machine."""
 
@@ -212,7 +213,7 @@ def parser() -> argparse.ArgumentParser:
 def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerConfig:
     """Read and check the configuration. Raises ``CommandError`` with a line for every problem."""
     given = _given(properties, overrides)
-    return _checked(given if properties is not None else {**_preset(), **given})
+    return _checked(given if properties is not None else {**_preset(given), **given})
 
 
 def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
@@ -249,18 +250,16 @@ def _checked(settings: Mapping[str, str]) -> BrokerConfig:
         raise CommandError(str(error)) from error
 
 
-def _preset() -> dict[str, str]:
+def _preset(given: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a broker without a file. If the metrics port is taken, any free port is used."""
     from parley.broker.config.presets import COMMAND
+    from parley.tools.cli.metrics_port import free_or_any
 
-    host, _, port = COMMAND["metrics.listener"].rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError:
-            port = "0"
-    return {**COMMAND, "log.dirs": str(Path(COMMAND["log.dirs"]).absolute()), "metrics.listener": f"{host}:{port}"}
+    return {
+        **COMMAND,
+        "log.dirs": str(Path(COMMAND["log.dirs"]).absolute()),
+        _METRICS: given[_METRICS] if _METRICS in given else free_or_any(COMMAND[_METRICS]),
+    }
 
 
 def run(config: BrokerConfig) -> int:

@@ -15,11 +15,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shlex
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.cli.metrics_port import free_or_any, is_taken
 from parley.tools.ending_with_parent import ending_with_parent
 
 BROKERS_MAX: Final = 100
@@ -134,9 +133,8 @@ def _moved(settings: Mapping[str, str], step: int) -> dict[str, str]:
     for key in ("advertised.listeners", "metrics.listener"):
         if moved.get(key):
             moved[key] = _shifted(moved[key], step)
-    metrics = moved.get("metrics.listener")
-    if metrics and not _is_free(metrics):
-        moved["metrics.listener"] = _at_port(metrics, 0)
+    if metrics := moved.get("metrics.listener"):
+        moved["metrics.listener"] = free_or_any(metrics)
     return moved
 
 
@@ -160,20 +158,9 @@ def _head_and_port(address: str) -> tuple[str, str]:
     return head, port
 
 
-def _is_free(address: str) -> bool:
-    return _error_of_bind(address) == 0
-
-
-def _error_of_bind(address: str) -> int:
-    """Return the number of the error of listening on this address, or 0."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError as error:
-            return error.errno or -1
-    return 0
+def _is_taken(address: str) -> bool:
+    head, port = _head_and_port(address)
+    return is_taken(head.strip("[]"), int(port))
 
 
 def refuse_ports_in_use(plans: Sequence[Plan]) -> None:
@@ -181,7 +168,7 @@ def refuse_ports_in_use(plans: Sequence[Plan]) -> None:
     from parley.storage.log_directory import is_in_use
 
     addresses = [each.rpartition("//")[2] for plan in plans for each in plan.settings["listeners"].split(",")]
-    busy = [each for each in addresses if _error_of_bind(each) == errno.EADDRINUSE]
+    busy = [each for each in addresses if _is_taken(each)]
     if not busy:
         return
     first = int(_head_and_port(addresses[0])[1])

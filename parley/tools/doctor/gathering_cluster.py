@@ -25,7 +25,9 @@ from parley.tools.doctor.gathering_clients import GROUPS_MAX, Groups, hanging_tr
 from parley.tools.doctor.gathering_http import NoPage
 from parley.tools.doctor.gathering_metrics import metrics_at
 from parley.tools.doctor.gathering_moves import moves_of
+from parley.tools.doctor.gathering_processes import listening_on, ports_of
 from parley.tools.doctor.gathering_store import STORE_S, store_of
+from parley.tools.doctor.replica_checks import is_local
 from parley.tools.doctor.steps import LIMIT_S, STEP_S, Steps, in_background
 from parley.tools.security_check.cluster_subjects import certificate_expiry
 
@@ -174,10 +176,11 @@ class Gathering:
         return list(await asyncio.gather(*(self._with_its_metrics(each) for each in brokers)))
 
     async def _with_its_metrics(self, broker: Broker) -> Broker:
-        url = self._asked.metrics.get(broker.id) or _metrics_url(broker)
         if not broker.responds:
             return broker
-        if not url:
+        url = self._asked.metrics.get(broker.id) or _metrics_url(broker)
+        urls = [url] if url else await in_background(lambda: _metrics_urls_here(broker))
+        if not urls:
             reason = (
                 f"broker {broker.id}: its metrics.listener is not set, or not reachable from here "
                 "(--metrics names another address)"
@@ -185,15 +188,19 @@ class Gathering:
             self._steps.note(Part.METRICS, reason, has_failed=False)
             return broker
         metrics = await self._steps.step(
-            Part.METRICS, f"broker {broker.id}", in_background(lambda: self._metrics_at(url))
+            Part.METRICS, f"broker {broker.id}", in_background(lambda: self._metrics_at(urls))
         )
         return replace(broker, metrics=metrics)
 
-    def _metrics_at(self, url: str) -> Metrics:
-        try:
-            return metrics_at(url, STEP_S, self._client.security.tls)
-        except NoPage as error:
-            raise CommandError(str(error)) from error
+    def _metrics_at(self, urls: Sequence[str]) -> Metrics:
+        """Return the metrics at the first of these addresses that has any."""
+        reason = ""
+        for url in urls:
+            try:
+                return metrics_at(url, STEP_S, self._client.security.tls)
+            except NoPage as error:
+                reason = str(error)
+        raise CommandError(reason)
 
     # --- Topics, groups, transactions, reassignments ---
 
@@ -305,9 +312,23 @@ def _directory(found: Any) -> Directory:
 
 def _metrics_url(broker: Broker) -> str:
     """Return the URL of a broker's metrics, from its settings, or an empty text if the settings do not contain it."""
+    scheme, host, port = _metrics_listener(broker)
+    return f"{scheme}://{host}:{port}" if port not in ("", "0") else ""
+
+
+def _metrics_urls_here(broker: Broker) -> list[str]:
+    """Return the possible URLs of a broker's metrics if its ``metrics.listener`` has any free port and its process is
+    on this machine. Blocks."""
+    scheme, host, port = _metrics_listener(broker)
+    process = listening_on(broker.port) if port == "0" and is_local(broker.host) else None
+    listeners = {each.rpartition(":")[2] for each in (broker.settings or {}).get("listeners", "").split(",")}
+    ports = [] if process is None else ports_of(process)
+    return [f"{scheme}://{host}:{each}" for each in ports if each != broker.port and str(each) not in listeners]
+
+
+def _metrics_listener(broker: Broker) -> tuple[str, str, str]:
+    """Return scheme, host and port of ``metrics.listener``; the port is empty if the settings do not contain it."""
     text = (broker.settings or {}).get("metrics.listener", "")
     scheme = "https" if text.startswith("https://") else "http"
-    host, separator, port = text.rpartition("//")[2].rpartition(":")
-    if not separator or port == "0":
-        return ""
-    return f"{scheme}://{broker.host if host in _EVERYWHERE else host}:{port}"
+    host, _, port = text.rpartition("//")[2].rpartition(":")
+    return scheme, broker.host if host in _EVERYWHERE else host, port

@@ -16,8 +16,18 @@ _LISTEN: Final = "0A"
 
 def listening_on(port: int) -> Process | None:
     """Return the process that listens on a TCP port, or None if there is none or this user may not see it."""
-    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
+    wanted = {f"socket:[{inode}]" for other, inode in _listening() if other == port}
     return _with_open(wanted) if wanted else None
+
+
+def ports_of(process: Process) -> Sequence[int]:
+    """Return the TCP ports on which a process listens; empty if this user may not see them."""
+    held = set()
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{process.pid}/fd"):
+            with suppress(OSError):
+                held.add(os.readlink(entry.path))
+    return sorted({port for port, inode in _listening() if f"socket:[{inode}]" in held})
 
 
 def having_open(path: Path) -> Process | None:
@@ -33,13 +43,14 @@ def words_of(process: Process) -> tuple[Sequence[str], Path] | None:
     return None
 
 
-def _inodes(port: int) -> Iterator[str]:
+def _listening() -> Iterator[tuple[int, str]]:
+    """Yield the port and the inode of each listening TCP socket."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
                 words = line.split()
-                if words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
-                    yield words[9]
+                if words[3] == _LISTEN:
+                    yield int(words[1].rpartition(":")[2], 16), words[9]
 
 
 def _with_open(targets: set[str]) -> Process | None:

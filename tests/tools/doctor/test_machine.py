@@ -109,13 +109,17 @@ def test_the_broker_of_this_file_runs(parley: Parley, tmp_path: Path) -> None:
     path, port = tmp_path / "own.properties", free_port()
     path.write_text(f"listeners=PLAINTEXT://127.0.0.1:{port}\nbroker.id=1\nlog.dirs=wrong\n")
     words = ["-m", "parley", "start", path.name, "--override", "log.dirs=data"]
+    words += ["--override", "metrics.listener=127.0.0.1:0"]
     with subprocess.Popen([sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as broker:
         try:
             assert broker.stdout is not None
             assert "is ready" in broker.stdout.readline()
             typed = parley("doctor", str(path), "--output", "json")
+            running = parley("doctor", "--bootstrap-server", f"127.0.0.1:{port}", "--interval", "0", "--output", "json")
         finally:
             broker.kill()
+    missing = [each["part"] for each in json.loads(running.out)["notExamined"]]
+    assert "metrics" not in missing, "the port of its process is found"
     data = json.loads(typed.out)
     assert f"broker 1 runs as process {broker.pid}" in data["subject"]
     assert [each["name"] for each in data["findings"] if each["name"] not in OF_ANY_MACHINE] == []

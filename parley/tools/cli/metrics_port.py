@@ -1,0 +1,31 @@
+"""The port of the metrics of a broker without a file: if it is taken, any free port."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+
+
+def free_or_any(address: str) -> str:
+    """Return the address of ``metrics.listener``, with port 0 (any free port) if its port is taken. Prints that to
+    standard error."""
+    head, _, port = address.rpartition(":")
+    if not is_taken(head.rpartition("//")[2].strip("[]"), int(port)):
+        return address
+    print(f"metrics.listener: port {port} is taken, so the metrics have any free port.", file=sys.stderr)
+    return f"{head}:0"
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Return True if another socket has the port. The broker itself reports all other errors of the address."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
