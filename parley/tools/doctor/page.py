@@ -77,8 +77,9 @@ exit code 2
 `parley doctor --bootstrap-server` examines any Kafka cluster, as a client that may describe brokers, topics, groups and
 transactions (`--command-config`). It reads the brokers' metrics if their configuration has a `metrics.listener` with a
 port that this machine reaches. If the port is 0 (any free port), it finds the port of a process on this machine.
-`--metrics ID=host:port` names another address, with `https://` and `user:password@` if needed. `--config broker.properties` adds the coordination store, as this machine reaches it. If the brokers have no
-file, one with the line `coordination.url=...` is enough.
+`--metrics ID=host:port` names another address, with `https://` and `user:password@` if needed.
+`--config broker.properties` adds the coordination store, as this machine reaches it. If the brokers have no file, one
+with the line `coordination.url=...` is enough.
 
 Each step has a limit of {STEP_S:g} to {2 * STEP_S:g} seconds, so a broker that hangs becomes a finding and does not
 delay the rest. Groups with a lag and reassignments are sampled twice, `--interval` seconds apart (10). The interval
