@@ -107,7 +107,7 @@ class Broker:
     finalized: Mapping[str, int] = field(default_factory=dict)
     apis: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     settings: Mapping[str, str] | None = None
-    own_settings: frozenset[str] = frozenset()
+    own_settings: Sequence[str] = ()
     """The keys that were set at run time for this broker alone."""
     directories: Sequence[Directory] | None = None
     metrics: Metrics | None = None

@@ -137,7 +137,7 @@ class Gathering:
             finalized={each.name: each.max_version_level for each in answer.finalized_features},
             apis={each.api_key: (each.min_version, each.max_version) for each in answer.api_keys},
             settings=None if described is None else {each.name: each.value or "" for each in described},
-            own_settings=frozenset(each.name for each in described or () if each.config_source == _OF_ONE_BROKER),
+            own_settings=[each.name for each in described or () if each.config_source == _OF_ONE_BROKER],
             directories=directories,
         )
 

@@ -137,7 +137,7 @@ def quota(seconds: float) -> Metrics:
 def configured(*settings: dict[str, str], own: tuple[str, ...] = ()) -> Cluster:
     """Return the healthy cluster whose brokers have these settings. The last broker has set ``own`` at run time."""
     brokers = [replace(each, settings=found) for each, found in zip(BROKERS, settings, strict=True)]
-    return cluster(brokers=[*brokers[:-1], replace(brokers[-1], own_settings=frozenset(own))])
+    return cluster(brokers=[*brokers[:-1], replace(brokers[-1], own_settings=own)])
 
 
 def outage(**changes: Any) -> Cluster:
