@@ -33,7 +33,7 @@ from parley.tools.security_check.cluster_subjects import certificate_expiry
 
 _BROKER, _TOPIC = 4, 2
 """The types of configuration resources."""
-_OF_ONE_BROKER: Final = 1
+_OF_ONE_BROKER: Final = 2
 """The source of a setting that was set at run time for one broker."""
 _PARLEYS_KEY: Final = "coordination.url"
 """A setting that only Parley's brokers have."""

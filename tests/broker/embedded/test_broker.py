@@ -35,6 +35,15 @@ async def test_in_the_running_loop() -> None:
         _ = broker.bootstrap_servers
 
 
+async def test_the_log_names_the_port_of_the_metrics(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "parley.broker.server"):
+        async with Broker({"metrics.listener": "127.0.0.1:0"}) as broker:
+            exporter = broker.server.serving.exporter
+            assert exporter is not None
+    (started,) = [each for each in caplog.records if each.getMessage() == "broker started"]
+    assert vars(started)["metrics"] == f"127.0.0.1:{exporter.port}"
+
+
 async def test_in_a_thread() -> None:
     with Broker({"num.partitions": "2"}, auto_create_topics_enable=True) as broker:
         (topic,) = await topics(broker, "t")

@@ -127,6 +127,17 @@ def test_leaders_racks_and_features(cluster: Cluster, doctor: Doctor, parley: Pa
     assert found["not-examined"] == []
 
 
+def test_a_setting_of_one_broker_differs(cluster: Cluster, doctor: Doctor, parley: Parley) -> None:
+    servers = ("--bootstrap-server", cluster.bootstrap_servers)
+    alter = "parley configs --alter --entity-type brokers --entity-name 2"
+    words = (*alter.split()[1:], *servers)
+    assert parley(*words, "--add-config", "min.insync.replicas=3").code == 0
+    found = until_found("settings-differ", "min.insync.replicas", lambda: doctor(*servers))["settings-differ"][0]
+    assert found["evidence"] == ["min.insync.replicas: 1 on broker 1, 3; 3 on broker 2"]
+    assert found["next"] == [f"{alter} --delete-config min.insync.replicas"]
+    assert parley(*words, "--delete-config", "min.insync.replicas").code == 0
+
+
 def test_groups(cluster: Cluster, doctor: Doctor) -> None:
     """One group has a member that commits nothing, the other group has no members. Meanwhile, records are added."""
     servers = cluster.bootstrap_servers
