@@ -15,7 +15,6 @@ from typing import Final
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.protocol.topic_partition import TopicPartition
 
-
 OF_STORE: Final = "coordination store: "
 """The beginning of the problem of a broker whose coordination store does not respond."""
 
