@@ -218,13 +218,14 @@ _LEADERS: Final = Section(
             "with their disks, or accept the loss with `parley elect-leaders --election-type unclean`",
             "A broker that was eligible last is down, or its log directory is offline. The line names the "
             "brokers and up to five topics, and is repeated while this lasts.",
-            "Start it with its disks. If they are lost, run `parley elect-leaders --election-type unclean`.",
+            "Start it with its disks. If they are lost, run `parley elect-leaders --election-type unclean --topic "
+            "TOPIC --partition N`.",
         ),
         Line(
             "partitions have no leader, and unclean.recovery.strategy=None forbids the controller to elect one: "
             "run `parley elect-leaders --election-type unclean`, or set another strategy",
             "No replica is eligible, and the strategy leaves the decision to you.",
-            "Run `parley elect-leaders --election-type unclean`, or set another strategy.",
+            "Run `parley elect-leaders --election-type unclean --topic TOPIC --partition N`, or set another strategy.",
         ),
     ),
 )
