@@ -171,11 +171,17 @@ def reassign(
         TIMEOUT_MS if timeout is None else timeout,
     )
     if topic or replication_factor is not None:
-        topics, factor = (
-            required(topic, "--topic", action),
-            required(replication_factor, "--replication-factor", action),
-        )
-        _refuse_files(topics_to_move_json_file, reassignment_json_file, broker_list, throttle)
+        topics = required(topic, "--topic", action)
+        factor = required(replication_factor, "--replication-factor", action)
+        if topics_to_move_json_file or reassignment_json_file or broker_list or disable_rack_aware:
+            raise CommandError(
+                "--topic and --replication-factor replace the file, --broker-list and --disable-rack-aware: leave "
+                "these out."
+            )
+        if throttle is not None:
+            raise CommandError(
+                "--throttle needs a plan in a file, with which --verify removes the throttle. --generate writes one."
+            )
         run(lambda client: _with_factor(client, topics, factor, how if execute else None, output_format))
         return
     if action == "generate":
@@ -239,16 +245,6 @@ def _propose(current: Plan, proposed: Plan, output_format: Format | None) -> Non
         return
     print(f"Current partition replica assignment\n{as_json(current)}\n")
     print(f"Proposed partition reassignment configuration\n{as_json(proposed)}")
-
-
-def _refuse_files(topics: Path | None, plan: Path | None, brokers: str, throttle: int | None) -> None:
-    """Raise ``CommandError`` for options that need a file instead of ``--topic``."""
-    if topics is not None or plan is not None or brokers:
-        raise CommandError("--topic and --replication-factor replace the file and --broker-list: leave these out.")
-    if throttle is not None:
-        raise CommandError(
-            "--throttle needs a plan in a file, with which --verify removes the throttle. --generate writes one."
-        )
 
 
 async def _with_factor(
