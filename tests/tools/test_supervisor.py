@@ -107,7 +107,7 @@ def test_a_child_that_is_killed_is_started_again(begun: list[subprocess.Popen[st
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + signal.SIGTERM
-    assert said.count("was killed by signal 9 and is started again") == 3
+    assert said.count("was killed by signal 9 and is restarted") == 3
 
 
 @pytest.mark.slow

@@ -293,15 +293,16 @@ async def test_logs_of_a_deleted_topic_are_removed_a_few_at_a_time_and_its_name_
 async def test_a_deleted_partition_leaves_no_work_to_the_garbage_collector(tmp_path: Path, is_written: bool) -> None:
     """Objects that refer to each other would stay in memory for good, if ``LongLivedObjects`` made them permanent."""
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
-        await create(client, {"t": 1})
+        await create(client, {"freed": 1})
         if is_written:
-            assert await produce(client, "t") == ErrorCode.NONE
+            assert await produce(client, "freed") == ErrorCode.NONE
         gc.collect()
         gc.disable()
         try:
-            await delete(client, "t")
+            await delete(client, "freed")
             await deletions()
-            assert [each for each in gc.get_objects() if type(each) in (Partition, Log, NewLog)] == []
+            left = [each for each in gc.get_objects() if type(each) in (Partition, Log, NewLog)]
+            assert [each for each in left if each.topic == "freed"] == []  # other tests may have left some
         finally:
             gc.enable()
 
