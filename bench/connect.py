@@ -128,7 +128,7 @@ def measure(tasks: int, records: int, broker: Parley, folder: Path) -> dict[str,
             f"{tasks} idle tasks: CPU ms/s a task": 1000 * idle / tasks,
             "from record to task: p50, ms": 1000 * ages[len(ages) // 2],
             "from record to task: p99, ms": 1000 * ages[len(ages) * 99 // 100],
-            "k records / CPU s, producing included": records / (producing + rest) / 1000,
+            "k records per CPU s, producing included": records / (producing + rest) / 1000,
         }
     finally:
         worker.stop()

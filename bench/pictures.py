@@ -11,9 +11,7 @@ from bench.figures import OURS
 Medians = dict[str, dict[str, float]]
 """The median of each figure, by label and name of the broker."""
 
-_MORE_IS_BETTER = re.compile(
-    r"(records|requests|transactions|MB)/s|per (broker )?CPU s$|MB/s|resumed, %|per CPU s$|per broker CPU s"
-)
+_MORE_IS_BETTER = re.compile(r"(records|requests|transactions|rows|MB)/s|per (broker )?CPU s\b|resumed, %")
 _ROW_INCHES, _WIDTH_INCHES = 0.22, 9.0
 _COLORS = ("#3366cc", "#dd7733", "#449955", "#995599")
 _FACTOR_MAX = 100.0

@@ -88,8 +88,8 @@ class Bench:
         before, began = self.cpu_seconds(), time.perf_counter()
         work()
         cpu, seconds = self.cpu_seconds() - before, time.perf_counter() - began
-        self.figures[f"{label}: k rows / CPU s", KINDS[kind]].append(self.rows / cpu / 1000)
-        self.figures[f"{label}: k rows / s", KINDS[kind]].append(self.rows / seconds / 1000)
+        self.figures[f"{label}: k rows per CPU s", KINDS[kind]].append(self.rows / cpu / 1000)
+        self.figures[f"{label}: k rows/s", KINDS[kind]].append(self.rows / seconds / 1000)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of Spark, which is that of all children of this process except the broker."""

@@ -94,6 +94,7 @@ def test_a_family_that_fails_keeps_its_section(monkeypatch: pytest.MonkeyPatch, 
 def test_an_advantage_depends_on_what_is_better() -> None:
     assert advantage("produce: records/s", 200, 100) == 2
     assert advantage("handshakes: per broker CPU s", 100, 200) == 0.5
+    assert advantage("read: k rows per CPU s", 200, 100) == 2
     assert advantage("produce: broker CPU s/GB", 200, 100) == 0.5
     assert advantage("p99 ms", 1, 1000) == 100
     assert advantage("rules broken by that", 0, 0) is None
