@@ -1,7 +1,7 @@
 """One broker: its start, phase by phase, its stop, and a simulated kill.
 
 ``parley.broker.startup`` contains the phases and the parts that each of them creates. Every step that must be undone is
-registered when it is done. A stop undoes these steps in reverse order, even if the start was not complete.
+registered when it is done. A stop undoes these steps in reverse order, even if startup was not complete.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BrokerServer:
         self.endpoints: tuple[Endpoint, ...] = ()
         """The addresses that clients connect to, one per listener; empty before the sockets are bound."""
         self.failed_step = ""
-        """The step in which the start failed, or an empty string."""
+        """The step in which startup failed, or an empty string."""
         self._parts: Parts | None = None
         self._serving: Serving | None = None
         self._exhaustion: ExhaustionWatch | None = None
@@ -118,14 +118,14 @@ class BrokerServer:
 
     @property
     def parts(self) -> Parts:
-        """The parts of the broker. Raises RuntimeError before the start has created them."""
+        """The parts of the broker. Raises RuntimeError before startup has created them."""
         if self._parts is None:
             raise RuntimeError("the broker has no parts yet: wait until start() has returned")
         return self._parts
 
     @property
     def serving(self) -> Serving:
-        """The network side of the broker. Raises RuntimeError before the start has created it."""
+        """The network side of the broker. Raises RuntimeError before startup has created it."""
         if self._serving is None:
             raise RuntimeError("the broker does not serve yet: wait until start() has returned")
         return self._serving
@@ -135,8 +135,8 @@ class BrokerServer:
     async def start(self) -> None:
         """Start the broker. It serves clients when this returns.
 
-        If the start fails, everything is undone, and ``failed_step`` and a note on the error name the failed step.
-        Raises OSError (an address or a disk), CoordinationError (the store), and the errors of
+        If startup fails, everything is undone, and ``failed_step`` and a note on the error name the failed step. Raises
+        OSError (an address or a disk), CoordinationError (the store), and the errors of
         ``parley.broker.membership.identity`` and ``parley.storage`` for data directories that belong to another broker.
         """
         try:

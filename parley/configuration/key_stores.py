@@ -113,7 +113,7 @@ def identity_of_text(chain: str, key: str, password: str, *, source: str) -> Ide
 
 
 def pem_certificates(text: str) -> str:
-    """Return the PEM certificates in a text, without the text between them; empty if there are none."""
+    """Return the PEM certificates in a string, without the text between them; empty if there are none."""
     return "".join(_normal("CERTIFICATE", body) for kind, body in _BLOCK.findall(text) if kind in _CERTIFICATES)
 
 

@@ -32,7 +32,7 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Return the entries of a text. Raises ValueError for ``\u`` without four hexadecimal digits."""
+    r"""Return the entries of a string. Raises ValueError for ``\u`` without four hexadecimal digits."""
     entries: dict[str, str] = {}
     for line in filter(None, _logical_lines(text)):
         match = _ENTRY.fullmatch(line)

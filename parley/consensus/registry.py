@@ -60,7 +60,9 @@ def backend_class(scheme: str) -> type[Backend]:
         install = f"; install its library: {how_to_install(scheme)}" if missing else ""
         raise BadConfig(f"the coordination store {scheme!r} ({target}) cannot be loaded: {error}{install}") from error
     if not (isinstance(found, type) and issubclass(found, Backend)):
-        raise BadConfig(f"the coordination store {scheme!r} ({target}) is not a parley.consensus.backend.Backend")
+        raise BadConfig(
+            f"the coordination store {scheme!r}: {target} is not a subclass of parley.consensus.backend.Backend"
+        )
     return found
 
 
@@ -124,7 +126,7 @@ def configured_url(config: Mapping[str, str], data_dir: str | PathLike[str] | No
 
 
 def names_store(config: Mapping[str, str]) -> bool:
-    """Return True if a broker's configuration names its store, so that no default may replace it."""
+    """Return True if a broker's configuration names its store; if so, no default applies."""
     return any(config.get(key, "").strip() for key in ("coordination.url", *_address_keys()))
 
 

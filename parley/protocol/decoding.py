@@ -37,7 +37,8 @@ FIXED: Final[dict[str, tuple[str, int]]] = {
 }
 ELEMENTS_MAX: Final = 1 << 21  # of all arrays and tagged sections of a message: a few hundred megabytes of objects
 REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same for a request: 0.1 s to decode, tens of megabytes
-STRING_BYTES_MAX: Final = 32767  # in every version: the old length is an int16, and the compact length has its limit
+# In every version: non-flexible lengths are int16, and compact lengths are held to the same limit.
+STRING_BYTES_MAX: Final = 32767
 
 
 class Source:

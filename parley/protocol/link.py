@@ -98,7 +98,7 @@ class Link(asyncio.BufferedProtocol):
         self._turn = asyncio.Lock()
         """Held by the request that is sent next, so that waiting requests keep their order."""
 
-    # --- Calls by the transport ---
+    # --- Called by the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the class

@@ -84,7 +84,7 @@ class Log(ReadableLog):
         """The offset up to which the log was last compacted; None if it never was. The checkpoint must not be higher:
         otherwise compaction could remove a tombstone but keep the records that the tombstone deletes."""
         self.tombstones_kept_from: Callable[[float], int] = needs_no_tombstones
-        """Returns the offset from which on a replica that is catching up needs the tombstones. The argument is the
+        """Returns the offset at and after which a replica that is catching up needs the tombstones. The argument is the
         monotonic time in seconds. Assigned after ``open``."""
         self._removal_lock = threading.RLock()  # held while segments are removed; acquired before ``_lock``
         self._is_half_changed = False  # an append ended midway: only recovery can find out what it changed

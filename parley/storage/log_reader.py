@@ -148,7 +148,7 @@ class Boundaries:
 
 
 class View(NamedTuple):
-    """The segments of a log, unchanged between two changes of the list, and the boundaries remembered in them."""
+    """The segments of a log, unchanged between two changes to the list, and the boundaries remembered in them."""
 
     segments: tuple[Segment, ...]
     bases: list[int]

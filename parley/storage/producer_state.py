@@ -5,8 +5,7 @@ Rules (docs/storage.md has them all):
 1. A batch that does not continue its producer's last batch is rejected, unless the producer is unknown (KIP-360). A
    batch equal to one of the last five is a retry, unless the transaction of that batch has ended.
 2. A newer epoch starts at sequence 0 and permanently fences all older epochs.
-3. The state at any offset follows from the batches before that offset. Snapshots only make it unnecessary to read all
-   of them.
+3. The state at any offset follows from the batches before that offset. Snapshots merely save rereading them all.
 4. Calls must be serialized, except that any number of threads may run ``ProducerState.flush`` at any time.
 """
 

@@ -188,8 +188,8 @@ class _Loader:
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
         self._scanned_from = UNSEALED
-        """The lowest base offset from which on all segments are scanned. The scan finds all epochs from there on, so it
-        may remove wrong ones."""
+        """The lowest base offset at and after which all segments are scanned. The scan finds all epochs from there on,
+        so it may remove wrong ones."""
         self._missing: list[DamagedRange] = []
         """The ranges between segments whose batches are in no file."""
         self.log_end = known.log_start_offset

@@ -37,7 +37,7 @@ Row = tuple[datetime, str, Decimal, int]
 
 
 def events(count: int, seed: int = 1) -> list[dict[str, Any]]:
-    """Return changes of orders as a database's log contains them, in order of arrival. Some are late."""
+    """Return changes to orders as a database's log contains them, in order of arrival. Some are late."""
     random_ = random.Random(seed)
     orders: dict[int, dict[str, Any]] = {}
     found = []
@@ -75,7 +75,7 @@ def expected(changes: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def produce(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
-    """Send the changes. All changes of an order go to the same partition. Raises RuntimeError if some cannot be
+    """Send the changes. All changes to an order go to the same partition. Raises RuntimeError if some cannot be
     written."""
     from confluent_kafka import Producer
 

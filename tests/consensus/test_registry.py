@@ -63,7 +63,7 @@ def test_entry_points_name_further_backends(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("no_such_module:Backend", "cannot be loaded"),
         ("parley.consensus.memory:NoSuch", "cannot be loaded"),
-        ("parley.consensus.memory:MemoryStore", "is not a parley.consensus.backend.Backend"),
+        ("parley.consensus.memory:MemoryStore", "is not a subclass of parley.consensus.backend.Backend"),
     ],
 )
 def test_broken_entry_points_are_named(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:

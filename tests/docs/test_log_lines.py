@@ -1,4 +1,4 @@
-"""Every line that the code logs with the level warning or error has a row that explains it, and names what exists."""
+"""Every line that the code logs at level warning or error has a row that explains it, and names what exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that report a change of a broker's state. Only the controller handles them.
+"""Requests that report a change in a broker's state. Only the controller handles them.
 
 ControlledShutdown (the broker is about to stop), ReportOfflineReplicas (one of its disks has failed),
 HandOverLeadership (some of its logs are damaged), and UnregisterBroker (an operator removes a stopped broker from the

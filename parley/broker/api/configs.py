@@ -175,7 +175,7 @@ class ConfigsApi:
     ) -> dict[ResourceKey, KafkaError | None]:
         """Make the changes. Returns the error of each resource, in the order of the request.
 
-        ``change_of`` reads the change of one resource from the request. It raises KafkaError if the change is invalid.
+        ``change_of`` reads the change to one resource from the request. It raises KafkaError if the change is invalid.
         """
         keys = [(asked.resource_type, asked.resource_name) for asked in request.resources]
         twice = named_twice(keys)

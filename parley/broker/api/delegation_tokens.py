@@ -1,8 +1,8 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken (KIP-48, KIP-373).
 
 The broker that receives a request makes the decision, because it knows the client. The controller stores the token
-(StoreDelegationToken, an API that only Parley has), unless the stored token has changed in the meantime. The response
-is sent when the receiving broker has applied the change.
+(StoreDelegationToken, an API that only Parley has), unless the stored token changed in the meantime. The response is
+sent when the receiving broker has applied the change.
 """
 
 from __future__ import annotations

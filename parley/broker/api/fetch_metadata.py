@@ -1,4 +1,4 @@
-"""FetchMetadata: the other brokers fetch changes of the metadata from the controller."""
+"""FetchMetadata: the other brokers fetch changes to the metadata from the controller."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FetchMetadataApi:
 
 
 class _Wait(Delayed[FetchMetadataResponse]):
-    """A request that waits for a change of the metadata."""
+    """A request that waits for a change to the metadata."""
 
     def __init__(self, api: FetchMetadataApi, request: FetchMetadataRequest) -> None:
         super().__init__()

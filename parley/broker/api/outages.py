@@ -31,7 +31,7 @@ class Outages:
     ) -> None:
         """``lost_at`` returns the loop time at which this broker lost its connection to another broker, or None.
 
-        ``is_in_touch`` returns True if this broker is the controller, or receives the changes of the metadata.
+        ``is_in_touch`` returns True if this broker is the controller, or receives the changes to the metadata.
         """
         self._metadata = metadata
         self._is_in_touch = is_in_touch

@@ -1,4 +1,4 @@
-"""Tries changes of this broker's own security settings before they are stored.
+"""Tries changes to this broker's own security settings before they are stored.
 
 Only this broker can read the files that its listeners' settings name, and Kafka's clients send such changes to the
 broker concerned. If a key store cannot be opened, the response reports the error, and not only this broker's log.
@@ -28,7 +28,7 @@ from parley.protocol.messages.configs import (
 
 _CONCERNED = ("listener.name.", "ssl.", "sasl.", "principal.builder.", "connections.max.reauth.")
 ChangeOf = Callable[[Any], ConfigChange]
-"""Returns the change of one resource in a request. Raises KafkaError if the change is invalid."""
+"""Returns the change to one resource in a request. Raises KafkaError if the change is invalid."""
 
 
 class OwnSecurity:
@@ -48,7 +48,7 @@ class OwnSecurity:
         self._executor = executor
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the routes, with handlers that first try changes of this broker's security settings."""
+        """Return the routes, with handlers that first try changes to this broker's security settings."""
         return {
             **routes,
             AlterConfigsRequest.API_KEY: self._tried(

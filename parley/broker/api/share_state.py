@@ -86,7 +86,7 @@ class ShareStateApi:
     async def write(
         self, context: RequestContext, request: WriteShareGroupStateRequest
     ) -> WriteShareGroupStateResponse:
-        """Store changes of share partitions."""
+        """Store changes to share partitions."""
         make = WriteShareGroupStateResponse.PartitionResult
 
         async def written(

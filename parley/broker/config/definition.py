@@ -218,7 +218,7 @@ class Key(Generic[T_co]):
         return (not self.allowed or text in self.allowed) and (self.check is None or self.check(text))
 
     def text(self, value: Any) -> str | None:
-        """Return the text of a value as Kafka's tools show it, or None for no value and for a secret."""
+        """Return the text of a value as Kafka's tools show it, or None if it is unset or a secret."""
         return None if value is None or self.is_sensitive else value_text(value)
 
 
@@ -289,7 +289,7 @@ def _parse_double(text: str) -> float | None:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """Split the text of a LIST into its elements. An empty text contains none."""
+    """Split the text of a LIST into its elements. An empty string contains none."""
     return tuple(element.strip() for element in text.split(",")) if text.strip() else ()
 
 

@@ -190,7 +190,7 @@ def _elections_after_loss(
 
 
 def _elections(image: MetadataImage, broker_id: int, rules: RulesOf) -> list[Change]:
-    """Return the changes of leader, ISR and ELR that follow from a broker's arrival or departure in ``image``."""
+    """Return the changes in leader, ISR and ELR that follow from a broker's arrival or departure in ``image``."""
     live = image.live_broker_ids()
     changes: list[Change] = []
     for topic in image.topics.values():

@@ -123,7 +123,7 @@ class Controller:
         return with_term(self._terms, self._metadata.image.term)
 
     def forget_earlier_terms(self) -> None:
-        """Remove all terms before the current one from the store, together with the next change of the metadata.
+        """Remove all terms before the current one from the store, together with the next change to the metadata.
 
         After that, metadata of those terms that a broker has seen no longer counts as evidence that the store was set
         back.
@@ -205,7 +205,7 @@ class Controller:
         except Outranked as outranked:
             self._min_epoch = outranked.epoch + 1
             _log.error(
-                "the coordination store was restored to an older state: the controller takes a higher epoch",
+                "the coordination store was restored to an older state: the controller is taking a higher epoch",
                 extra={"broker": self._broker_id, "epoch": self._min_epoch, "reason": str(outranked)},
             )
         except Retriable as error:

@@ -38,7 +38,7 @@ def store_token(
     If ``before`` is None, no token with this id may exist; if ``after`` is None, the token is removed. Raises
     POLICY_VIOLATION if the principal that creates the token already has ``max_per_requester`` tokens,
     UNSUPPORTED_VERSION if a broker of the cluster cannot read tokens, and INVALID_REQUEST for a malformed id. Raises
-    DELEGATION_TOKEN_NOT_FOUND if the token has changed in the meantime: the client can repeat its request.
+    DELEGATION_TOKEN_NOT_FOUND if the token changed in the meantime: the client can repeat its request.
     """
     check_all_support(SECURITY, image)
     if not _ID.fullmatch(token_id):

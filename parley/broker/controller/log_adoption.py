@@ -68,7 +68,7 @@ def adopt_partitions(
 
 
 def _settings(is_compacted: bool) -> dict[str, str]:
-    """Return the configuration of an adopted topic. It removes no records until an operator changes it."""
+    """Return the configuration of an adopted topic: compaction, or unlimited retention."""
     return {"cleanup.policy": "compact"} if is_compacted else dict(KEEP_ALL)
 
 

@@ -1,4 +1,4 @@
-"""Policies: the operator's code, which may reject a new topic or a change of configuration (KIP-108, KIP-133).
+"""Policies: the operator's code, which may reject a new topic or a configuration change (KIP-108, KIP-133).
 
 A policy is a Python class that the configuration names as ``package.module.Class``. The broker creates it once, without
 arguments, and calls ``configure(configs)`` if the class has that method. It calls ``validate(request)`` for every

@@ -1,8 +1,8 @@
 """Notifies a coordinator of the partitions of its internal topic that this broker starts or stops leading.
 
-Until a restarted broker has registered again, the metadata may still name it as a leader, under a leader epoch of its
-earlier process. Such metadata is ignored. The log may lack the last records that the earlier process wrote, so records
-appended under the same epoch would conflict with the followers' records.
+Until a restarted broker has registered again, the metadata may still name it as leader, with a leader epoch from before
+the restart. Such metadata is ignored: the log may lack the last records that the earlier process wrote, and records
+appended under the same epoch would then conflict with the followers' records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class InternalTopicSubscriber:
         self._topic = shards.topic
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Load and drop shards according to a change of the metadata."""
+        """Load and drop shards according to a change to the metadata."""
         for change in delta.changes:
             match change:
                 case TopicCreated(topic) if topic.name == self._topic:

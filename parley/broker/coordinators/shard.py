@@ -487,7 +487,7 @@ class Shard(Generic[S]):
         self._set_expiry()
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """Handle a change of the partition: send or fail the replies that no longer have to wait."""
+        """Handle a change in the partition: send or fail the replies that no longer have to wait."""
         self._settle()
 
     def _settle(self) -> None:

@@ -49,7 +49,7 @@ class ClusterBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of this broker, even while it is not running."""
+        """``host:port`` of this broker. Stays the same while it is stopped; the port is 0 before its first start."""
         return f"127.0.0.1:{self.port}"
 
     @property

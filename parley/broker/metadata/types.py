@@ -88,7 +88,7 @@ class PartitionState:
     """The replicas of a partition, which of them may lead it, and its leader.
 
     ``replicas`` is in order of preference; the first one is the preferred leader. ``leader_epoch`` increases with every
-    change of leader, ``partition_epoch`` with every change of this value (KIP-497). ``adding`` and ``removing`` are the
+    change of leader, ``partition_epoch`` with every change to this value (KIP-497). ``adding`` and ``removing`` are the
     replicas that a reassignment in progress adds and removes (KIP-455).
 
     ``elr`` contains the eligible leader replicas (KIP-966): replicas outside the ISR that contain every committed

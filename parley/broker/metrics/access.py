@@ -1,7 +1,7 @@
 """The access rules of the metrics listener: TLS and a login, as configured for the listener ``METRICS``.
 
 ``metrics.listener=https://host:port`` uses ``listener.name.metrics.ssl.*``, or else the broker's ``ssl.*``. The users
-in ``listener.name.metrics.plain.sasl.jaas.config`` log in with HTTP basic authentication. Changes of the configuration
+in ``listener.name.metrics.plain.sasl.jaas.config`` log in with HTTP basic authentication. Changes to the configuration
 and of the files apply from the next connection on. ``current`` blocks: call it in the exporter's threads.
 """
 

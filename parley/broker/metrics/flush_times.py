@@ -19,7 +19,7 @@ class FlushTimes:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Measure the body of the ``with`` block as one flush, unless it fails. May be called in any thread."""
+        """Measure the body of the ``with`` block as one flush, unless it fails. May be called from any thread."""
         began = self._monotonic()
         yield
         with self._lock:

@@ -2,7 +2,7 @@
 
 The states, and the states from which each can be entered::
 
-    STARTING                        the initial state; each step of the start is named
+    STARTING                        the initial state; each step of startup is named
     READY     <- STARTING           the broker serves clients
     STOPPING  <- STARTING, READY    it is stopping, or its start has failed
 
@@ -46,7 +46,7 @@ class Trouble(NamedTuple):
 
 
 class Health:
-    """The state and the problems of one broker. The broker's parts report them. Every method may be called in any
+    """The state and the problems of one broker. The broker's parts report them. Every method may be called from any
     thread."""
 
     def __init__(self) -> None:
@@ -57,11 +57,11 @@ class Health:
 
     @property
     def step(self) -> str:
-        """The step that the start has reached; empty before and after the start."""
+        """The current startup step; empty before and after startup."""
         return self._detail
 
     def starting(self, detail: str) -> None:
-        """Record that the start has reached this step."""
+        """Record that startup has reached this step."""
         self._enter(State.STARTING, detail)
 
     def ready(self) -> None:
@@ -88,7 +88,7 @@ class Health:
 
     def check(self, what: str, describe: Callable[[], str]) -> None:
         """Call ``describe()`` for each report. It must return the text of a non-fatal problem, or an empty string if
-        there is none. It is called in any thread."""
+        there is none. It may be called from any thread."""
         self._checks[what] = describe
 
     def problem(self, what: str) -> str:

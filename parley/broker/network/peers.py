@@ -108,7 +108,7 @@ class Peers:
         return endpoint
 
     def client(self, broker_id: int, purpose: str = "") -> Client:
-        """Return the client for a broker. Do not keep it: a change of the broker's address replaces the client.
+        """Return the client for a broker. Do not keep it: a change in the broker's address replaces the client.
 
         Raises BROKER_NOT_AVAILABLE if the metadata contains no address.
         """

@@ -292,7 +292,7 @@ class QuotaEnforcement:
         finally:
             context.spent(self._monotonic() - began_s)
 
-    # --- Changes of topics ---
+    # --- Changes to topics ---
 
     def mutations(self, context: RequestContext, strict_since: int) -> MutationQuota:
         """Return the quota for the topic changes of one request (KIP-599).

@@ -32,7 +32,7 @@ class MutationQuota:
         self._waits_since_s = 0.0
 
     def charge(self, topic: str, partitions: int) -> None:
-        """Count a change of a topic. If the controller decides on a request several times, only the first decision
+        """Count a change to a topic. If the controller decides on a request several times, only the first decision
         counts.
 
         Raises KafkaError (THROTTLING_QUOTA_EXCEEDED) if the quota is already used up and the client knows this error.

@@ -6,7 +6,7 @@ Rules of this module:
 * A partition that fails, or whose log is being truncated, is left out of the requests for a while
   (``followed_partition`` defines the states). The other partitions continue.
 * A response counts only if the partition still follows the leader epoch that the request contained. This is checked
-  when the response arrives, and again before a log is truncated. From then on, changes of the partition's role wait.
+  when the response arrives, and again before a log is truncated. From then on, changes in the partition's role wait.
 * Fetched records are appended on the event loop, like produced records. A truncation waits for the disk, in a task.
 """
 

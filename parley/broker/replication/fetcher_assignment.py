@@ -2,7 +2,7 @@
 
 Each leader is followed on ``num.replica.fetchers`` connections, and its partitions are spread over them. A fetcher
 starts with its first partition and stops with its last. A partition is assigned again when its leader or leader epoch
-changes, and only then. A change of the ISR has no effect.
+changes, and only then. A change in the ISR has no effect.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReplicaFetchers:
         self._closed = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply a change of the metadata."""
+        """Apply a change to the metadata."""
         for change in delta.changes:
             match change:
                 case PartitionChanged(topic, index):
@@ -138,7 +138,7 @@ class ReplicaFetchers:
             self._fetchers.pop(at).stop()
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Apply a change of ``num.replica.fetchers``."""
+        """Apply a change to ``num.replica.fetchers``."""
         if (per_leader := fetchers_per_leader(config)) != self._per_leader:
             self._per_leader = per_leader
             self._stop_all()

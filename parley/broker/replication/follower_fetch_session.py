@@ -80,7 +80,7 @@ class FollowerFetchSession:
         return key in self._wanted
 
     def ask(self, key: Key, position: Position) -> None:
-        """Fetch this partition from ``position``. A change of only the high watermark came from the leader, and is not
+        """Fetch this partition from ``position``. A change in only the high watermark came from the leader, and is not
         sent back."""
         known = self._wanted.get(key)
         self._wanted[key] = position

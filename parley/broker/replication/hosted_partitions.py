@@ -1,7 +1,7 @@
 """The replicas that this broker hosts, as the metadata assigns them.
 
-A partition is added when the metadata lists this broker among its replicas. From then on it receives every change of
-its state and of its topic's configuration. It is closed when the metadata removes it. Its log is opened in the
+A partition is added when the metadata lists this broker among its replicas. From then on it receives every change in
+its state and to its topic's configuration. It is closed when the metadata removes it. Its log is opened in the
 background. A handler that creates topics waits for ``opened``, so that the topic can be used immediately. A handler
 that lists topics shows partitions without a log as leaderless.
 
@@ -142,7 +142,7 @@ class HostedPartitions:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply a change of the metadata (as a subscriber of ``Metadata``)."""
+        """Apply a change to the metadata (as a subscriber of ``Metadata``)."""
         is_new = self._image is not None  # partitions of the first image may already have logs on disk
         known_deleted, self._image = self.image.deleted_topics, image
         added: dict[Partition, bool] = {}  # True for a partition that the cluster has just created

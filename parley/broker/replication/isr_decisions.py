@@ -3,7 +3,7 @@
 A member leaves the ISR when it has not been caught up for ``replica.lag.time.max.ms``. A follower joins when it has all
 committed records and all records from before the leader's epoch, has been caught up within that time, and fetches with
 the current epoch of its broker, which must be alive. (A broker that has restarted has another epoch, and perhaps an
-empty disk: KIP-903.) Fetches before the controller's last change of the partition's state do not count. Before a
+empty disk: KIP-903.) Fetches before the controller's last change in the partition's state do not count. Before a
 follower removes its log, it stops fetching and has the controller change the state. So it does not join until it has
 fetched its log again.
 """

@@ -51,7 +51,7 @@ class OfflineReplicas:
         self._wakeup.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Check again after a change of the metadata. Subscribe this after ``HostedPartitions.apply``."""
+        """Check again after a change to the metadata. Subscribe this after ``HostedPartitions.apply``."""
         if self._any_failed:
             self._wakeup.set()
 

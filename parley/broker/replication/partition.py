@@ -55,7 +55,7 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Purgatories:
-    """The purgatories whose responses wait for changes of partitions."""
+    """The purgatories whose responses wait for changes in partitions."""
 
     produce: Purgatory
     """Requests that wait until the high watermark advances: produce requests, writes of coordinators and of transaction
@@ -458,7 +458,7 @@ class Partition:
             self.notify_low_watermark()
 
     def _tombstones_kept_from(self, now_s: float) -> int:
-        """Return the lowest offset from which a follower is fetching. Can be called in any thread.
+        """Return the lowest offset from which a follower is fetching. Can be called from any thread.
 
         Compaction keeps the tombstones from that offset on. Otherwise a follower that takes longer than
         ``delete.retention.ms`` to catch up would have to start over again and again.

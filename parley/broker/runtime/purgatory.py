@@ -34,7 +34,7 @@ class Delayed(asyncio.Future[T]):
     _timer: asyncio.TimerHandle | None = None
 
     def on_change(self, key: Hashable, amount: int) -> bool:
-        """React to a change of a watched key: call ``complete`` if the response can now be sent.
+        """React to a change in a watched key: call ``complete`` if the response can now be sent.
 
         ``amount`` is the value passed to ``notify`` (bytes, for fetches). Returns False if later watchers of the same
         key need not be notified, because they wait for more than this watcher.
@@ -74,10 +74,10 @@ class Delayed(asyncio.Future[T]):
 
 
 class Subscriber(Protocol):
-    """An observer that is notified of every change of a key until it unsubscribes. Hashed by identity."""
+    """An observer that is notified of every change in a key until it unsubscribes. Hashed by identity."""
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """React to a change of a key. ``amount`` is the value passed to ``notify``."""
+        """React to a change in a key. ``amount`` is the value passed to ``notify``."""
 
 
 class Purgatory:
@@ -101,7 +101,7 @@ class Purgatory:
         self.waiting += 1
 
     def subscribe(self, key: Hashable, subscriber: Subscriber) -> None:
-        """Notify ``subscriber`` of every subsequent change of ``key``."""
+        """Notify ``subscriber`` of every subsequent change in ``key``."""
         self._subscribers.setdefault(key, {})[subscriber] = None
 
     def unsubscribe(self, key: Hashable, subscriber: Subscriber) -> None:

@@ -91,7 +91,7 @@ class AclAuthorizer(Authorizer):
     """Decides by the ACLs in the metadata, as Kafka's ``StandardAuthorizer`` does.
 
     Decisions are cached by everything that they depend on: the principal, the address, the operation and the resource.
-    A change of the ACLs empties the cache.
+    A change to the ACLs empties the cache.
     """
 
     has_acls = True

@@ -34,7 +34,7 @@ def inter_broker_properties(config: BrokerConfig) -> dict[str, str]:
 
 
 class InterBrokerSecurity:
-    """Holds the current ``ClientSecurity``, which follows changes of the configuration and of key store files."""
+    """Holds the current ``ClientSecurity``, which follows changes to the configuration and to key store files."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         """Blocks on the disk. Raises ConfigError if the configuration cannot secure a connection."""
@@ -86,5 +86,5 @@ def _problem(config: BrokerConfig, error: ValueError) -> Problem:
 
 
 def _stamps(properties: Mapping[str, str]) -> tuple[object, ...]:
-    """Return a value that changes when a key store file is replaced."""
+    """Return a value that changes when the key store, trust store or CRL file changes."""
     return fingerprint_of(properties[key] for key in _FILES if properties.get(key))

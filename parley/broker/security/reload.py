@@ -1,6 +1,6 @@
-"""Follows changes of certificates, users and other settings of listeners while the broker runs.
+"""Follows changes to certificates, users and other settings of listeners while the broker runs.
 
-A change of the configuration is read immediately. The broker checks the files every few seconds, so a tool that renews
+A change to the configuration is read immediately. The broker checks the files every few seconds, so a tool that renews
 certificates only needs to replace them. If a key store is replaced without its new password, or the reverse, the
 listener keeps both old values.
 """

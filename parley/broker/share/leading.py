@@ -151,7 +151,7 @@ class LedSharePartition:
         return self._settings_of(self.key.group_id)
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """Handle a change of the partition, as a ``Subscriber`` of the purgatory of fetches."""
+        """Handle a change in the partition, as a ``Subscriber`` of the purgatory of fetches."""
         if not self.partition.is_leader or self.partition.leader_epoch != self.leader_epoch:
             self.end(_MOVED)
         elif self.is_active:

@@ -19,7 +19,7 @@ from parley.broker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The input of every phase of the start. It is created before the first part of the broker, and outlives the last
+    """The input of every phase of startup. It is created before the first part of the broker, and outlives the last
     part."""
 
     config: BrokerConfig
@@ -41,5 +41,5 @@ class Environment:
     membership: TaskSet
     """The task that keeps this broker a member of the cluster."""
     undo: AsyncExitStack
-    """Undoes the completed phases, the most recent first. Stopping a broker means closing this stack, even if the start
+    """Undoes the completed phases, the most recent first. Stopping a broker means closing this stack, even if startup
     was not complete."""

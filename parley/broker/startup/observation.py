@@ -243,7 +243,8 @@ def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) ->
 
 
 def producer_metrics(partitions: Iterable[Partition], config: BrokerConfig, now_ms: int) -> ProducerMetrics:
-    """Return the number of producers and transactions in the partitions that one broker leads."""
+    """Count the producers, open transactions, and partitions with a late transaction, over the partitions that this
+    broker leads."""
     late_ms = config.transaction_max_timeout_ms + LATE_MS
     counts: Counter[str] = Counter()
     for partition in partitions:

@@ -98,7 +98,7 @@ async def register(environment: Environment, parts: Parts) -> None:
         if not registered.done():
             life.result()
     finally:
-        registered.cancel()  # also if the start is cancelled, so that no task is left behind
+        registered.cancel()  # also if startup is cancelled, so that no task is left behind
     environment.health.check(STORE, lambda: parts.lifecycle.outage.description)
     life.add_done_callback(lambda life: _membership_ended(environment, life))
     tasks.start(parts.groups.expire(), name="expiry of offsets")

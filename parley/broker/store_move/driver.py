@@ -65,7 +65,7 @@ DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a move. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is a text for the
+    """The progress of a move. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is a string for the
     operator."""
 
     move: str

@@ -5,7 +5,7 @@ This is the search of Wing and Gong, with Lowe's cache of configurations. An ope
 before any other remaining operation returned. The history is linearizable if every operation with a known outcome can
 be placed in this way.
 
-An operation consists of a condition on the state and a change of the state: reads, listings, puts, compare-and-set,
+An operation consists of a condition on the state and a change in the state: reads, listings, puts, compare-and-set,
 deletes and transactions all have this form. If its response was lost, it may take effect at any time after its call, or
 never.
 """

@@ -124,8 +124,8 @@ class Client:
         """Send a request and return a response with status 200, 404 or 409.
 
         ``path`` includes the query and is percent-encoded. Raises Unavailable if the request was not applied, after
-        trying all agents of the address. Raises MaybeApplied if a write was sent and the response was lost. Raises
-        Unauthorized, LimitExceeded and Closed.
+        trying all agents of the address. Raises MaybeApplied if a write was sent and the response was lost. May also
+        raise Unauthorized, LimitExceeded or Closed.
         """
         for attempt in range(len(self._address.endpoints), 0, -1):
             at = self._at

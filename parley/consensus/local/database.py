@@ -230,7 +230,7 @@ class Database:
         return Page(entries, entries[-1].key if len(rows) > limit else None)
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """Return the last change of each key below a prefix since ``position``, and the position after these changes.
+        """Return the last change to each key below a prefix since ``position``, and the position after these changes.
 
         If the position is below ``floor``, returns a Snapshot, because deletions since then may have been forgotten.
         """

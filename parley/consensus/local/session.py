@@ -1,4 +1,4 @@
-"""A session of the embedded store: a row with a TTL, which this process renews every third of the TTL."""
+"""A session of the embedded store: a row with a TTL, which this process renews three times per TTL."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class MemoryStore:
         return TxnResult(tuple(revisions))
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """Return the current position, and the last change of each key below a prefix since ``position``."""
+        """Return the current position, and the last change to each key below a prefix since ``position``."""
         if position < self._floor:
             entries = (self._entries[key] for key in self._keys if key.startswith(prefix))
             return self._sequence, [Snapshot(tuple(entries))]

@@ -1,7 +1,7 @@
 """Change listeners: each change with the entry before and after it.
 
 A watch may start over with a Snapshot at any time. A ``View`` compares each event with a copy of the state, so a
-listener sees no change twice and never misses the last change of a key, even across reconnects::
+listener sees no change twice and never misses the last change to a key, even across reconnects::
 
     async for changes in Listeners(backend).follow("data/topics/"):
         for change in changes: ...
@@ -21,7 +21,7 @@ from parley.consensus.recipes.settled_write import unwrap
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """The change of one key: created (``old`` is None), put again, or deleted (``new`` is None)."""
+    """The change to one key: created (``old`` is None), put again, or deleted (``new`` is None)."""
 
     key: str
     old: Entry | None

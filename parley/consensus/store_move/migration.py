@@ -102,7 +102,7 @@ class Migration:
     :param session: the driver's session in the old store. Writers may have to wait until this session expires.
     :param target: the new store, already open. The caller closes it.
     :param move: an id that no other move uses.
-    :param on_step: called with each step except UNDO before it is carried out, and with a short text about progress.
+    :param on_step: called with each step except UNDO before it is carried out, and with a short string about progress.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Migration:
         except TimeoutError:
             missing = await self._missing(view)
             late = ", ".join(missing)
-            raise CannotMove(f"broker {late} did not connect to the new store in {CONNECT_MAX_S:g} s") from None
+            raise CannotMove(f"brokers did not connect to the new store in {CONNECT_MAX_S:g} s: {late}") from None
 
     async def _missing(self, view: View) -> list[str]:
         ready = set()

@@ -95,8 +95,8 @@ class Claim:
         store in charge. When this returns, a claim that was sent but not observed can no longer arrive.
 
         Raises Retriable if the store does not respond. In this case call it again, because the claim may still exist or
-        arrive. Raises another CoordinationError if another client has taken the store in the meantime; any data left
-        there then has no meaning.
+        arrive. Raises another CoordinationError if another client took the store in the meantime; any data left there
+        then has no meaning.
         """
         claimed = await self._find()
         if claimed is None:

@@ -1,6 +1,6 @@
 """The record of which store is in charge of a cluster: one in every store, at the key ``charge/state``.
 
-Every write of ``StoreInCharge`` checks the record, and every change of the record gives it a new revision. So once the
+Every write of ``StoreInCharge`` checks the record, and every change to the record gives it a new revision. So once the
 record has changed, the store rejects writes from clients that do not know the change. That makes it safe to move a
 running cluster.
 

@@ -66,7 +66,7 @@ class JavaDateFormat:
             elif letter is None:
                 self._pieces.append(("", found[0]))
             elif letter not in _LETTERS:
-                raise ConfigError(f"Invalid date pattern {pattern!r}: the letter {letter} is not known.")
+                raise ConfigError(f"Invalid date pattern {pattern!r}: the letter {letter} is not supported.")
             else:
                 self._pieces.append((letter, found[0]))
         self._reading = re.compile("".join(_reading(letter, run, at) for at, (letter, run) in enumerate(self._pieces)))
@@ -78,7 +78,7 @@ class JavaDateFormat:
         return "".join(_shown(letter, run, utc) if letter else run for letter, run in self._pieces)
 
     def parse(self, text: str) -> dt.datetime:
-        """Parse a text to a time. Raises DataError."""
+        """Parse a string as a time. Raises DataError."""
         found = self._reading.match(text)
         if found is None:
             raise DataError(f"Could not parse timestamp: value ({text}) does not match pattern ({self.pattern})")

@@ -23,7 +23,7 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _TIMESTAMP: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _TEXT_MAX: Final = 1 << 20
-"""The maximum length of a text that is parsed. A longer one stays a text."""
+"""The maximum length of a string that is parsed. A longer one stays a string."""
 
 
 def to_text(value: Any) -> str:
@@ -59,7 +59,7 @@ def _embedded(value: Any) -> str:
 
 
 def parse(text: str | None) -> SchemaAndValue:
-    """Return the value that a text stands for, and its schema. Never fails: anything unrecognized is text."""
+    """Return the value that a string stands for, and its schema. Never fails: anything unrecognized is text."""
     if text is None or text == "null":
         return NO_VALUE
     stripped = text.strip()

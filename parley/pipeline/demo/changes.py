@@ -1,4 +1,4 @@
-"""The Spark job of ``make pipeline``: the changes of a repository, counted by time and folder.
+"""The Spark job of ``make pipeline``: the changes to a repository, counted by time and folder.
 
 A record of the source topic is JSON: one changed file in one commit. The target topic gets the count of each window and
 folder once, when the watermark shows that the window is complete. ``python -m parley.pipeline.demo.changes --help`` has

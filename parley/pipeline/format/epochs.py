@@ -12,8 +12,8 @@ note, reads back what that producer has written, and writes only the missing row
   fences older attempts and then looks for the note. It looks again before it commits, because its first request may
   have gone to a coordinator that had been replaced. An epoch older than the note's is refused. The notes stay after
   the write, because an attempt may start after it.
-  * Rows are compared by content and, if they name a partition, by partition, not by order. Rows that have moved to
-  another task in the meantime are written by that task, so some may be written twice.
+  * Rows are compared by content and, if they name a partition, by partition, not by order. Rows that moved to another
+    task in the meantime are written by that task, so some may be written twice.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
 
     async def keep(client: Client) -> None:
         for code in (await commit(client, epoch.group, kept(note, topic))).values():
-            raise KafkaError(ErrorCode(code), f"leaving a note with group {epoch.group!r}")
+            raise KafkaError(ErrorCode(code), f"committing the query's epoch to group {epoch.group!r}")
 
     cluster.retry(keep)
 

@@ -231,7 +231,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         return ends | {one: begin[one] for one in early if begin[one] <= log_ends[one]}
 
     def _earliest(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the earliest offsets of new partitions, except partitions that have been deleted in the meantime."""
+        """Return the earliest offsets of new partitions, except partitions that were deleted in the meantime."""
         cluster = shared_cluster(self._options.connection)
         found = {}
         for partition in new:

@@ -268,7 +268,7 @@ def _tells_time(kind: pa.DataType) -> bool:
 
 
 def header_value(data: bytes | None) -> str | dict[str, str] | None:
-    """Return the value of a header for JSON: a text, or ``{"base64": ...}`` if it is not UTF-8."""
+    """Return the value of a header for JSON: a string, or ``{"base64": ...}`` if it is not UTF-8."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

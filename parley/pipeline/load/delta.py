@@ -122,7 +122,7 @@ class DeltaCommits:
                 raise LoadConflict(f"another writer changed {self._destination.uri} first: {error}") from None
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Add these files to the table. Raises LoadConflict if the offsets have changed in the meantime."""
+        """Add these files to the table. Raises LoadConflict if the offsets changed in the meantime."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
@@ -131,9 +131,7 @@ class DeltaCommits:
         self._check(self._table)
         before = {each: self._table.transaction_version(self._application(each)) for each in positions}
         if any(offset is not None and offset != self.positions.get(each) for each, offset in before.items()):
-            raise LoadConflict(
-                f"another load has written to {self._destination.uri} in the meantime: start this load again"
-            )
+            raise LoadConflict(f"another load wrote to {self._destination.uri} in the meantime; run this load again")
         moved = [Transaction(self._application(each), offset) for each, offset in positions.items()]
         try:
             self._table.create_write_transaction(
@@ -144,7 +142,7 @@ class DeltaCommits:
                 commit_properties=CommitProperties(app_transactions=moved, max_commit_retries=0),
             )
         except CommitFailedError as error:
-            raise LoadConflict(f"another writer has committed to {self._destination.uri} first: {error}") from None
+            raise LoadConflict(f"another writer committed to {self._destination.uri} first: {error}") from None
         self.positions |= positions
 
     def _application(self, partition: int) -> str:

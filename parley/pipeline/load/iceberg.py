@@ -61,19 +61,17 @@ class IcebergCommits:
             self.commit([], new)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Add these files to the table. Raises LoadConflict if the offsets have changed in the meantime."""
+        """Add these files to the table. Raises LoadConflict if the offsets changed in the meantime."""
         paths = [f"{self.folder}/{one.path}" for one in files]
         moved = {self._application(each): offset for each, offset in positions.items()}
         for attempt in range(_ATTEMPTS):
             if (table := opened(self._place)) is None:
-                raise LoadConflict(f"the table {self._place.table} was deleted: start this load again")
+                raise LoadConflict(f"the table {self._place.table} was deleted; run this load again")
             self._table = table
             self._check()
             before = self._read(table, list(positions))
             if any(offset != self.positions.get(each) for each, offset in before.items()):
-                raise LoadConflict(
-                    f"another load has written to {self._place.table} in the meantime: start this load again"
-                )
+                raise LoadConflict(f"another load wrote to {self._place.table} in the meantime; run this load again")
             try:
                 table.add_files(paths, self._columns, moved)
                 break

@@ -83,7 +83,7 @@ class Manifests:
                 self._filesystem.delete_file(path)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Commit these files. Raises LoadConflict if another load has committed first."""
+        """Commit these files. Raises LoadConflict if another load committed first."""
         number = 1 if self._last is None else self._last["number"] + 1
         manifest = {
             "version": VERSION,
@@ -139,7 +139,7 @@ def _shown(settings: Mapping[str, str]) -> str:
 
 def write_new(filesystem: pa_fs.FileSystem, path: str, data: bytes) -> None:
     """Write a complete new file. Raises LoadConflict if it exists."""
-    conflict = LoadConflict(f"another load has committed {path} in the meantime: start this load again")
+    conflict = LoadConflict(f"another load committed {path} in the meantime; run this load again")
     if not isinstance(filesystem, pa_fs.LocalFileSystem):
         if filesystem.get_file_info(path).type is not pa_fs.FileType.NotFound:
             raise conflict

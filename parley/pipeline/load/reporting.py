@@ -41,7 +41,8 @@ class LoadReport:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress of the load", daemon=True)
         self.measure: Callable[[Cluster], tuple[int, int | None]] | None = None
-        """Returns how much is done and wanted, if the load itself does not call ``show``. Called in another thread."""
+        """Returns how much is done and wanted, if the load itself does not call ``show``. Called from another
+        thread."""
 
     def show(self, done: int, wanted: int | None) -> None:
         """Record how much is done."""

@@ -1,7 +1,7 @@
 """Reads the schemas of values that users write: Avro, JSON Schema, or Spark's DDL.
 
-A text that begins with a brace, a bracket or a quotation mark is JSON: a JSON Schema if it has ``properties``,
-otherwise an Avro schema. Any other text is DDL (``id bigint, name string``), which Spark itself reads.
+A string that begins with a brace, a bracket or a quotation mark is JSON: a JSON Schema if it has ``properties``,
+otherwise an Avro schema. Any other string is DDL (``id bigint, name string``), which Spark itself reads.
 """
 
 from __future__ import annotations

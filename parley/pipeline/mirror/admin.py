@@ -246,8 +246,8 @@ class _Sent:
         _check(found.error_code, f"writing to {self._partition}: {found.error_message or 'refused'}")
 
 
-def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
-    """Yield every record that a topic currently has, one partition after the other."""
+def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[tuple[TopicPartition, Record]]:
+    """Yield every record that a topic currently has, with its partition, one partition after the other."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
     begins = cluster.offsets(dict.fromkeys(places, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(places, LATEST))
@@ -255,16 +255,17 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
         for fetched in cluster.fetch(place, begins[place], ends[place]):
             for pos, header in headers(fetched.records):
                 if not header.is_control:
-                    yield from records(fetched.records, pos)
+                    for record in records(fetched.records, pos):
+                        yield place, record
 
 
 def read_decoded(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterator[T]:
     """Yield the decoded records of an internal topic, skipping records that do not belong there."""
     partitions = overview(cluster).topics.get(topic, 0)
-    for record in read_all(cluster, topic, partitions):
+    for place, record in read_all(cluster, topic, partitions):
         if record.value is None:
             continue
         try:
             yield decode(record.key, record.value)
         except MalformedRecord as error:
-            _log.warning("skipping offset %d of %s: %s", record.offset, topic, error)
+            _log.warning("skipping offset %d of %s: %s", record.offset, place, error)

@@ -153,9 +153,10 @@ def cut_at(found: Tail, anchor: Anchor) -> int | None:
 def _resume(wanted: Range, found: Tail, done: Copied) -> None:
     """Move the anchor to the end of the target's log.
 
-    Without gaps in the source, the count of copied records gives the last copied offset. A higher offset shows gaps:
-    either they were there at the time of the copy, or compaction has removed records since. In the second case, the
-    count would include records that were not copied. Therefore the records themselves are compared.
+    If the source has no gaps, the number of copied records gives the last copied offset. If counting that many records
+    leads to a higher offset, there are gaps: they existed when the records were copied, or compaction has made them
+    since. In the second case, the count reaches records that were never copied, so the records themselves are compared.
+    If they differ, copying resumes at the offset that assumes no gaps, and some records may be copied twice.
     """
     start = done.anchor
     there = found.count_since(start.sequence)

@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a setting on the target. None removes it, so that the target's default applies."""
+    """A change to a setting on the target. None removes it, so that the target's default applies."""
 
     name: str
     value: str | None

@@ -1,4 +1,4 @@
-"""The decisions about changes of the registry: what to write and what to reply. Functions of the state, without I/O.
+"""The decisions about changes to the registry: what to write and what to reply. Functions of the state, without I/O.
 
 Each raises RegistryError if the change is rejected. The rules are those of Confluent's registry: a schema has one id
 under all subjects, versions of a subject count up, and a version is deleted softly before it is deleted permanently.

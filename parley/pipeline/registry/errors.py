@@ -42,7 +42,7 @@ def invalid_schema(reason: object) -> RegistryError:
 
 
 def invalid_version(given: str) -> RegistryError:
-    """Return the error for a text that is not a version."""
+    """Return the error for a string that is not a version."""
     return RegistryError(
         42202,
         f"The specified version '{given}' is not a valid version id. Allowed values are between [1, 2^31-1] and the "

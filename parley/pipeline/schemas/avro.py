@@ -23,7 +23,7 @@ _OWN_OF_FIELD: Final = frozenset({"name", "type", "doc", "default", "order", "al
 
 
 def parsed(schema: Schema, load: Loader) -> Any:
-    """Parse the schema to a tree of the library ``avro``. Raises BadSchema."""
+    """Parse the schema as a tree of the library ``avro``. Raises BadSchema."""
     import avro.errors
     import avro.name
     import avro.schema

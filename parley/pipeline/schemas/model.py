@@ -12,7 +12,7 @@ _REFERENCES_MAX: Final = 1000
 
 
 class BadSchema(ValueError):
-    """A text is not a valid schema of its type, or has a reference to a missing schema. The message says why."""
+    """A string is not a valid schema of its type, or has a reference to a missing schema. The message says why."""
 
 
 class SchemaType(StrEnum):

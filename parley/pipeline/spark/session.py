@@ -3,7 +3,7 @@
 Rules: settings of the caller or of ``spark-submit`` win, and a running session is used as it is. Times are UTC, as in
 topics. Workers are started with this interpreter, so that they see the packages installed beside Parley. A quiet Spark
 logs errors only, unless the user has a Spark configuration (``SPARK_CONF_DIR``, ``SPARK_HOME``), which then decides
-what is logged at the start. If the start is interrupted, no Java process is left behind.
+what is logged at startup. If startup is interrupted, no Java process is left behind.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _quietly(settings: Mapping[str, str], environ: Mapping[str, str] = os.enviro
 
 @contextmanager
 def _java_ends_if_interrupted() -> Iterator[None]:
-    """Terminate the Java process that PySpark is starting if the start is interrupted. PySpark would leave
+    """Terminate the Java process that PySpark is starting if startup is interrupted. PySpark would leave
     it running."""
     from pyspark import java_gateway
 

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 def _restore(data: bytes) -> Any:
-    """Unpack the pickle. Raises ModuleNotFoundError with a text that says what to do."""
+    """Unpack the pickle. Raises ModuleNotFoundError with a message that says what to do."""
     import pickle
     import socket
     import sys

@@ -36,7 +36,7 @@ _RETRIES: Final = "commit.retry.num-retries"
 
 
 class IcebergConflict(Exception):
-    """Another writer has committed first, and this commit was not made."""
+    """Another writer committed first, and this commit was not made."""
 
 
 class OffsetsExpired(Exception):
@@ -201,7 +201,7 @@ class IcebergTable:
         everything = {**self._offsets(), **offsets}
         summary = {_MARK: mark, **{_OFFSET + each: str(offset) for each, offset in everything.items()}}
         writers = {_WRITER + each: "offsets in snapshots" for each in offsets}
-        # Only in this object, not in the catalog: other writers may retry their commits.
+        # Turn off retries on this object only, not in the catalog, so that other writers can still retry.
         metadata = self._table.metadata
         self._table.metadata = metadata.model_copy(update={"properties": {**metadata.properties, _RETRIES: "0"}})
         transaction = self._table.transaction()
@@ -211,7 +211,7 @@ class IcebergTable:
             write(transaction, summary)
             transaction.commit_transaction()
         except CommitFailedException as error:
-            raise IcebergConflict(f"another writer has committed to {self._name} first: {error}") from error
+            raise IcebergConflict(f"another writer committed to {self._name} first: {error}") from error
         except Exception:
             if not self._has(mark):
                 raise

@@ -2,8 +2,8 @@
 
 Column types are Arrow types; a target with other types maps them. ``fitter`` returns a function that turns a value into
 the stored value, which is equal to it: 5.0 may be stored as the integer 5, and 5 as the double 5.0. It raises
-``DoesNotFit`` for all other values: 5.5 and ``true`` are not integers, 2**53 + 1 is not a double, 5 is not a text. The
-error names the field, the kind of the value and the type of the column, never the value itself.
+``DoesNotFit`` for all other values: 5.5 and ``true`` are not integers, 2**53 + 1 is not a double, 5 is not a string.
+The error names the field, the kind of the value and the type of the column, never the value itself.
 
 Pure decisions, no I/O. ``widening`` says how a column is widened; docs/values.md describes the whole rule.
 """
@@ -137,7 +137,8 @@ def exact_array(values: Sequence[Any], kind: Any, typed: Callable[[Sequence[Any]
     safe.
 
     ``typed`` receives the type and the values whose Python class is not that of the type. It returns the values that
-    they stand for (a time in JSON is a text), or an exact array of them. Raises DoesNotFit, and what ``typed`` raises.
+    they stand for (a time in JSON is a string), or an exact array of them. Raises DoesNotFit, and what ``typed``
+    raises.
     """
     classes = set(map(type, values)) - {type(None)}
     if types.is_struct(kind) and classes == {dict}:

@@ -33,7 +33,7 @@ def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
 
 
 class NotFinite(ValueError):
-    """A text contains a number that JSON or a double cannot represent: NaN, Infinity, -Infinity or 1e400."""
+    """A string contains a number that JSON or a double cannot represent: NaN, Infinity, -Infinity or 1e400."""
 
 
 def loads(text: str | bytes) -> Any:

@@ -9,7 +9,7 @@ class SaslHandshakeRequest(Request, key=17, versions="0-1"):
     """Select the client's SASL mechanism (KIP-43).
 
     Versions:
-        1: the SASL tokens that follow are sent in SaslAuthenticate, and no longer without a request (KIP-152).
+        1: the SASL tokens that follow are wrapped in SaslAuthenticate requests instead of being sent raw (KIP-152).
     """
 
     mechanism: str  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER, ...

@@ -129,7 +129,7 @@ class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+
     error_message: str | None = None
     member_id: str
     member_epoch: i32
-    heartbeat_interval_ms: i32  # when to send the next heartbeat
+    heartbeat_interval_ms: i32  # how long to wait before the next heartbeat
     acceptable_recovery_lag: i32  # a warm-up task this close to the end has caught up
     task_offset_interval_ms: i32  # how often to send task_offsets
     status: list[Status] | None  # the problems of the group, if any

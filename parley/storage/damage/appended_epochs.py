@@ -4,7 +4,7 @@ A batch's checksum does not cover its leader epoch. Rules:
 
 1. The file is written before the first batch of each epoch, but not synced. It therefore covers all batches that this
    machine has appended since its last boot. After a reboot it proves nothing, and the next startup removes it.
-2. It does not cover batches that were appended before it existed, or more than ``RUNS_MAX`` changes of the epoch ago.
+2. It does not cover batches that were appended before it existed, or more than ``RUNS_MAX`` epoch changes ago.
 3. Another program (Apache Kafka, an older version) may have appended batches since. Kafka writes each epoch to
    ``leader-epoch-checkpoint`` before the first batch of the epoch. A batch is therefore good if its epoch is the one in
    either file (``is_honest``).

@@ -49,7 +49,7 @@ class CompactedOtherwise(CorruptRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendedLog:
-    """The state and callbacks that the mending takes from a log when it starts."""
+    """The parts of a log that ``Mending`` needs: its state at the start, and callbacks."""
 
     config: LogConfig
     segments: Segments

@@ -37,7 +37,7 @@ _LEADER_COST: Final = 0.2
 
 
 class _Change(NamedTuple):
-    """A change of the replicas of one or two partitions that shifts a load from one broker to another."""
+    """A change to the replicas of one or two partitions that shifts a load from one broker to another."""
 
     score: float
     """The gain divided by the cost."""
@@ -252,7 +252,7 @@ def _partners(layout: Layout, broker: int, others: Sequence[int]) -> dict[int, N
 
 
 def _single_changes(layout: Layout) -> Iterator[_Change]:
-    """Yield the changes of a single partition that lower the skew."""
+    """Yield the changes to a single partition that lower the skew."""
     partitions = layout.cluster.partitions
     samples = _Samples(layout)
     seen = set()

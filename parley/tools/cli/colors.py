@@ -47,22 +47,22 @@ def is_colored(stream: TextIO) -> bool:
 
 
 def bold(text: str) -> str:
-    """Return a text for standard output, in bold if color is enabled."""
+    """Return a string for standard output, in bold if color is enabled."""
     return _styled(text, "1", sys.stdout)
 
 
 def colored(text: str, color: Color) -> str:
-    """Return a text for standard output, in bold and in this color if color is enabled."""
+    """Return a string for standard output, in bold and in this color if color is enabled."""
     return _styled(text, f"1;{color.value}", sys.stdout)
 
 
 def of_partition(text: str, index: int) -> str:
-    """Return a text for standard output, in the color of a partition if color is enabled."""
+    """Return a string for standard output, in the color of a partition if color is enabled."""
     return _styled(text, str(_PARTITIONS[index % len(_PARTITIONS)]), sys.stdout)
 
 
 def alarming(text: str) -> str:
-    """Return a text for standard error, in bold red if color is enabled."""
+    """Return a string for standard error, in bold red if color is enabled."""
     return _styled(text, f"1;{Color.RED.value}", sys.stderr)
 
 

@@ -57,7 +57,8 @@ def parse_partitions(entries: Sequence[dict[str, object]]) -> list[TopicPartitio
 
 
 async def elect(client: Client, election_type: int, partitions: Sequence[TopicPartition] | None) -> list[Outcome]:
-    """Elect leaders for these partitions, or for all (None). Raises ``CommandError`` if the whole request fails."""
+    """Elect leaders for these partitions, or for all if ``partitions`` is None. Raises ``CommandError`` if the whole
+    request fails."""
     from parley.protocol.messages.elections import ElectLeadersRequest as Request
 
     chosen = [

@@ -36,7 +36,7 @@ class Command(Protocol):
 
 
 def sentence(text: str) -> str:
-    """Return a text from a broker or a library, ending in exactly one period."""
+    """Return a message from a broker or a library, ending in exactly one period."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 

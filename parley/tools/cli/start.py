@@ -327,7 +327,7 @@ def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
 
 
 class NotStarted(Exception):
-    """The start failed. The message says at which step, why, and what to do."""
+    """Startup failed. The message says at which step, why, and what to do."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)

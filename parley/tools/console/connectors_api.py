@@ -159,7 +159,7 @@ def _task(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _lags(view: ClusterView, sinks: Sequence[str]) -> dict[str, int]:
-    """Return the lag in records of each of these sinks whose group the user may see."""
+    """Return the lag, in records, of each sink whose group the user may see."""
     groups = {one.name for one in await view.groups()}
     names = [f"{_GROUP}{name}" for name in sinks if f"{_GROUP}{name}" in groups]
     if not names:

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class SampleFile:
-    """The samples of one user of one cluster. Every method blocks, and may be called in any thread."""
+    """The samples of one user of one cluster. Every method blocks, and may be called from any thread."""
 
     def __init__(self, folder: Path, cluster: str, user: str) -> None:
         self._path = folder / HISTORY_FILE

@@ -58,7 +58,7 @@ def _file_schema(text: str) -> tuple[str, FileSchema]:
         raise ValueError(f"{text!r} must be TOPIC=FILE")
     kind = _TYPES.get(Path(path).suffix.lower())
     if kind is None:
-        raise ValueError(f"{path}: the name of a schema file ends with {', '.join(_TYPES)}")
+        raise ValueError(f"{path}: a schema file's name must end in one of: {', '.join(_TYPES)}")
     try:
         content = Path(path).read_text(encoding="utf-8")
         return topic, FileSchema(Path(path).name, kind.value, _reader(Schema(kind, content)))

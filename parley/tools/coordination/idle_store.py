@@ -1,7 +1,7 @@
 """Read and change the metadata in a store that no broker uses, to create users and quotas before the first broker
 starts.
 
-The controller of a running cluster keeps the metadata in memory and would not notice a change of the store. Therefore
+The controller of a running cluster keeps the metadata in memory and would not notice a change to the store. Therefore
 no broker may have a session in the store.
 """
 

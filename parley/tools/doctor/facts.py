@@ -79,7 +79,7 @@ class Metrics:
 
     @property
     def store_outage(self) -> str:
-        """The problem that the broker has with the coordination store, or an empty text."""
+        """The problem that the broker has with the coordination store, or an empty string."""
         return next((each.removeprefix(OF_STORE) for each in self.problems if each.startswith(OF_STORE)), "")
 
     def of(self, name: str) -> Sequence[tuple[Mapping[str, str], float]]:
@@ -361,7 +361,7 @@ class Machine:
     problems: Sequence[tuple[str, str]] = ()
     """The settings that prevent the broker from starting: the key, and what is wrong."""
     unknown: Sequence[tuple[str, str]] = ()
-    """The unknown settings, each with the key that was probably meant, or an empty text."""
+    """The unknown settings, each with the key that was probably meant, or an empty string."""
     ignored: Sequence[tuple[str, str]] = ()
     """The settings that are deprecated or have no effect, and why."""
     broker_id: int | None = None

@@ -311,7 +311,7 @@ def _directory(found: Any) -> Directory:
 
 
 def _metrics_url(broker: Broker) -> str:
-    """Return the URL of a broker's metrics, from its settings, or an empty text if the settings do not contain it."""
+    """Return the URL of a broker's metrics, from its settings, or an empty string if the settings do not contain it."""
     scheme, host, port = _metrics_listener(broker)
     return f"{scheme}://{host}:{port}" if port not in ("", "0") else ""
 

@@ -52,7 +52,7 @@ def folder_at(path: Path) -> Folder:
 
 
 def _read_only(path: Path) -> str:
-    """Return why the directory is read-only although the permissions allow writes, or an empty text if it is not."""
+    """Return why the directory is read-only although the permissions allow writes, or an empty string if it is not."""
     return "its file system is mounted read-only" if os.statvfs(path).f_flag & os.ST_RDONLY else ""
 
 

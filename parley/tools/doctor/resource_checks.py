@@ -47,7 +47,7 @@ def _held(broker: int, replicas: object) -> str:
 
 
 def _disk(free: int, total: int, above: float, up_to: float) -> str:
-    """Return a description of the free space if it is within the bounds; otherwise an empty text."""
+    """Return a description of the free space if it is within the bounds; otherwise an empty string."""
     part = free / total
     is_full = above == 0 and part <= up_to
     return f"{bytes_text(free)} free, {part:.1%} of {bytes_text(total)}" if is_full or above < part <= up_to else ""

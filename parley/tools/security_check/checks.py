@@ -1,6 +1,6 @@
 """The table of checks: the name of each, its severity, the fix, and the function that finds the weakness.
 
-The functions only decide from the facts in ``Subject``, and yield a text for each weakness. The page
+The functions only decide from the facts in ``Subject``, and yield a string for each weakness. The page
 docs/security-checks.md is generated from this table.
 """
 

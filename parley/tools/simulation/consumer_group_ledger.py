@@ -111,7 +111,7 @@ class ConsumerGroupLedger:
             self.violations.report("GroupProgress", text)
 
     def commits(self, place: MemberPlace, offsets: Mapping[int, int]) -> str:
-        """Record that a commit is about to be sent. Returns why it must fail, or an empty text if it may succeed."""
+        """Record that a commit is about to be sent. Returns why it must fail, or an empty string if it may succeed."""
         reason = ""
         for partition, offset in offsets.items():
             self._sent[partition].add(offset)

@@ -1,6 +1,6 @@
 """Damage to the disk of a machine whose broker is down: files are lost, replaced by older copies, or altered.
 
-Each function changes a ``Disk`` and returns a description of what it did, or an empty text if there was nothing to
+Each function changes a ``Disk`` and returns a description of what it did, or an empty string if there was nothing to
 damage.
 """
 

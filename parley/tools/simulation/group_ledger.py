@@ -108,7 +108,7 @@ class GroupLedger:
         self._held.pop(who, None)
 
     def commits(self, place: Place, offsets: Mapping[int, int]) -> str:
-        """Record that a commit is about to be sent. Returns why it must fail, or an empty text if it may succeed."""
+        """Record that a commit is about to be sent. Returns why it must fail, or an empty string if it may succeed."""
         for partition, offset in offsets.items():
             self._sent[partition].add(offset)
         if place.generation < self.newest_generation:

@@ -75,7 +75,7 @@ class Network:
         return sock
 
     def _unbind(self, sock: ListeningSocket) -> None:
-        """Free the address of a socket, unless another socket has taken it in the meantime."""
+        """Free the address of a socket, unless another socket took it in the meantime."""
         if self._bound.get(sock.getsockname()) is sock:
             del self._bound[sock.getsockname()]
 

@@ -69,7 +69,8 @@ def secrets_in(settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def of_addresses(text: str) -> Iterator[str]:
-    """Yield the passwords in the URLs of a text: those before the host, and those in options such as ``password=``."""
+    """Yield the passwords in the URLs of a string: those before the host, and those in options such as
+    ``password=``."""
     for match in _URL.finditer(text):
         login, query = match.groups()
         if login and ":" in login:

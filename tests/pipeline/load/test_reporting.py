@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 def told(bootstrap: str) -> list[LoadProgress]:
     with Cluster(Connection(bootstrap=bootstrap)) as cluster:
-        return [LoadProgress.decode(one.value) for one in admin.read_all(cluster, LOADS, 1)]
+        return [LoadProgress.decode(one.value) for _, one in admin.read_all(cluster, LOADS, 1)]
 
 
 def test_a_load_tells_its_beginning_and_its_end() -> None:

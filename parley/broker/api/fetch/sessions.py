@@ -60,7 +60,7 @@ class ChangeListener(Protocol):
     """A fetch that waits for changes in its session."""
 
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
-        """Handle a change of a partition: ``amount`` bytes were appended, or something else changed if
+        """Handle a change in a partition: ``amount`` bytes were appended, or something else changed if
         ``amount`` is 0."""
 
 
@@ -114,7 +114,7 @@ class FetchTarget:
             self.partition = partition
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """Handle a change of the partition (as a ``Subscriber`` of the purgatory)."""
+        """Handle a change in the partition (as a ``Subscriber`` of the purgatory)."""
         session = self.session
         if session is not None:
             session.changed[self] = None
@@ -182,7 +182,7 @@ class FetchSession:
             self.listen(target, None, target.partition)
 
     def listen(self, target: FetchTarget, before: Partition | None, partition: Partition | None) -> None:
-        """Subscribe ``target`` to the changes of ``partition``, and unsubscribe it from the changes of ``before``."""
+        """Subscribe ``target`` to changes in ``partition`` and unsubscribe it from changes in ``before``."""
         if before is not None:
             self._purgatory.unsubscribe(before, target)
         if partition is not None:

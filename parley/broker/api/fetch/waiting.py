@@ -283,7 +283,7 @@ class WaitingFetch(Delayed[Any]):
         return True
 
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
-        """Handle a change of a partition: ``amount`` bytes were appended, or something else changed if ``amount`` is 0.
+        """Handle a change in a partition: ``amount`` bytes were appended, or something else changed if ``amount`` is 0.
 
         A change beyond the start of the first open transaction does not affect a read_committed consumer.
         """

@@ -291,8 +291,8 @@ class WaitingShareFetch(Delayed[Any]):
         self._parts.tasks.start(self._look_in_turns(), name="look of a share fetch")
 
     async def _look_in_turns(self) -> None:
-        """Look at many partitions again, in turns. Changes in the meantime, and the end of the wait, are handled
-        afterwards."""
+        """Look at many partitions again, a few per turn of the event loop. Changes that arrive meanwhile, and the end
+        of the wait, are handled afterwards."""
         try:
             is_due = await in_turns(self._look())
             if self._is_expired and not is_due:

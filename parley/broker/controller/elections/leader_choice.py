@@ -1,4 +1,4 @@
-"""Which replica leads a partition: the pure rule behind every change of a partition's state (KIP-966).
+"""Which replica leads a partition: the pure rule behind every change in a partition's state (KIP-966).
 
 * A current leader that is alive and in the ISR stays. Otherwise the first live member of the ISR leads, in order of
   preference. If there is none, the first live replica in the ELR leads, and is then the only ISR member. If there is

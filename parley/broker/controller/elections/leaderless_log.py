@@ -78,7 +78,7 @@ class LeaderlessLog:
 
 
 class _Line:
-    """One kind of log line, repeated at growing intervals while partitions wait. A change of the awaited brokers
+    """One kind of log line, repeated at growing intervals while partitions wait. A change in the awaited brokers
     restarts the intervals."""
 
     def __init__(self, message: str, monotonic: Callable[[], float]) -> None:

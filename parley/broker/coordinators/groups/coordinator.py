@@ -329,7 +329,7 @@ class GroupCoordinator:
         """Commit offsets in a producer's transaction. They take effect when its commit marker is in the log.
 
         The caller must have verified the transaction with its coordinator. ``check_verified`` is called immediately
-        before the offsets are written, and raises KafkaError if a marker has ended the transaction in the meantime.
+        before the offsets are written, and raises KafkaError if a marker ended the transaction in the meantime.
 
         Raises what ``commit`` raises, and INVALID_PRODUCER_EPOCH for a fenced producer.
         """

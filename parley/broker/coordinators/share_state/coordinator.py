@@ -84,7 +84,7 @@ class ShareCoordinator:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store a change of the state of a share partition."""
+        """Store a change in the state of a share partition."""
         await self._submit_led(
             key,
             partial(

@@ -86,7 +86,7 @@ def write(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a change of the state of a share partition. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or
+    """Store a change in the state of a share partition. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or
     FENCED_STATE_EPOCH."""
     known = _led(key, "Write", leader_epoch, state_epoch, shard)
     _check_batches(batches)

@@ -180,7 +180,7 @@ class SharePersister:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store a change of the state of a share partition."""
+        """Store a change in the state of a share partition."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _WRITE.partition(
             partition=partition,

@@ -34,7 +34,7 @@ _STORE: Final = Section(
             "([details](coordination.md#a-store-that-was-set-back))",
         ),
         Line(
-            "the coordination store was restored to an older state: the controller takes a higher epoch",
+            "the coordination store was restored to an older state: the controller is taking a higher epoch",
             "The store was restored from a dump or a snapshot.",
             "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
         ),

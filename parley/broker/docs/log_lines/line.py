@@ -11,7 +11,7 @@ DEFECT: Final = "A defect in Parley: please report it with the traceback."
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with the level warning or error. In ``event``, "..." stands for values."""
+    """A line at level warning or error. In ``event``, "..." stands for values."""
 
     event: str
     meaning: str

@@ -1,4 +1,4 @@
-"""Generate ``docs/log-lines.md``: every line with the level warning or error, its meaning, and what to do."""
+"""Generate ``docs/log-lines.md``: every line at level warning or error, its meaning, and what to do."""
 
 from __future__ import annotations
 

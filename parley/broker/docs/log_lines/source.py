@@ -1,4 +1,4 @@
-"""Find the lines that the code logs with the level warning or error, by parsing its source.
+"""Find the lines that the code logs at level warning or error, by parsing its source.
 
 1. A call of a method of ``_log`` contains its event as a constant. The same is true of ``FailureLog.report``, whose
    level is error, and of ``logging.LogRecord``, whose level is warning.
@@ -56,9 +56,9 @@ class Logged(NamedTuple):
 
 @functools.cache
 def logged_lines() -> tuple[Logged, ...]:
-    """Return the lines that the code logs with the level warning or error, one for each call.
+    """Return the lines that the code logs at level warning or error, one per call.
 
-    Raises ValueError if a call does not contain a constant event and is not in ``PASSED_ON``.
+    Raises ValueError if a call's event is neither a constant nor in ``PASSED_ON``.
     """
     paths = [(package, path) for package in PACKAGES for path in sorted(package.rglob("*.py"))]
     return tuple(line for package, path in paths for line in _lines_of(package, path))

@@ -222,7 +222,7 @@ class AclIndex:
 
     def candidates(self, wanted: AclFilter) -> list[AclBinding]:
         """Return a superset of the ACLs that a filter selects: only a few if the filter contains a name or a principal,
-        otherwise all ACLs of its type. Later changes of the index do not change the list."""
+        otherwise all ACLs of its type. Later changes to the index do not change the list."""
         kinds = tuple(self._types) if wanted.type is ResourceType.ANY else (wanted.type,)
         return [binding for kind in kinds for rules in self._candidates(self._types[kind], wanted) for binding in rules]
 

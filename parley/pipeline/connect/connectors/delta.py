@@ -82,7 +82,7 @@ def _check_still_exact(table: DeltaTable | None, kinds: Mapping[str, Any]) -> No
     there = {} if table is None else {each.name: each.type for each in _schema(table)}
     changed = [name for name, kind in there.items() if name in kinds and not is_always_exact(kinds[name], kind)]
     if changed or table is None:
-        raise RetriableError(f"another task has changed the columns {', '.join(changed)} in the meantime")
+        raise RetriableError(f"another task changed the columns {', '.join(changed)} in the meantime")
 
 
 def _as_kind(field: pa.Field, column: pa.Array) -> pa.Array:

@@ -27,7 +27,7 @@ EVOLUTION: Final = "schema.evolution"
 
 
 def range_keys(target: str, doc: str) -> ConfigDef:
-    """Return the required config ``target`` with this documentation, and the configs of ``RangeTask``."""
+    """Return the configs of ``RangeTask``, plus a required config named ``target`` that is documented by ``doc``."""
     return (
         ConfigDef()
         .define(target, STRING, importance=HIGH, validator=non_empty)

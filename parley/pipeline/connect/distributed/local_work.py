@@ -112,7 +112,7 @@ class Running:
     # Starting and stopping.
 
     async def start(self, work: Work) -> None:
-        """Start work that does not run yet. Work that fails to start is reported as FAILED."""
+        """Start work that is not running yet. Work that fails to start is reported as FAILED."""
         starting = [self._in_turn(name, self._start_connector, name) for name in work.connectors]
         starting += [self._in_turn(task.connector, self._start_task, task) for task in work.tasks]
         await asyncio.gather(*starting)

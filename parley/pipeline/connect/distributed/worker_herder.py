@@ -480,11 +480,11 @@ class Herder:
         if of in work.tasks or of in work.connectors:
             return
         if not self._share.leads:
-            raise NotLeader(f"{of} does not run on this worker.", self._share.leader_url)
+            raise NotLeader(f"{of} is not running on this worker.", self._share.leader_url)
         url = self._share.owner_url(of)
         if url is None or url == self._settings.url:
             raise Rebalancing(_CONFLICT)
-        raise NotLeader(f"{of} does not run on this worker.", url)
+        raise NotLeader(f"{of} is not running on this worker.", url)
 
     async def _validated(self, plugin: str | None, config: Mapping[str, str | None]) -> ConfigInfos:
         if not plugin:

@@ -74,7 +74,7 @@ class SourceRun:
         """The offsets, by partition, whose records are in their topics, but that are not stored yet."""
 
     def begin(self) -> None:
-        """Start the task. Raises its errors."""
+        """Start the task. Errors from the task propagate."""
         self._start()
         self._commit_at_ms = self._now_ms() + self._interval_ms
 

@@ -1,4 +1,4 @@
-"""Decides which changes of a JSON schema keep data valid, by the strict rules of Confluent's registry.
+"""Decides which changes to a JSON schema keep data valid, by the strict rules of Confluent's registry.
 
 Schemas are first brought into a normal form (``_kind_of``): a list of types becomes an ``anyOf``, and keywords of
 several kinds become an ``allOf`` with one part for each kind. A pair of schemas counts as compatible while it is being

@@ -1,4 +1,4 @@
-"""Decides which changes of a Protobuf schema keep data readable, by the rules of Confluent's registry.
+"""Decides which changes to a Protobuf schema keep data readable, by the rules of Confluent's registry.
 
 A field is identified by its number: its name may change, its type only within a group with the same encoding. Fields
 may be added and removed, unless they are required. A field may leave a oneof. It may move into one only if no field

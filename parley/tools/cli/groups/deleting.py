@@ -20,7 +20,7 @@ _UNKNOWN_TOPIC = -1
 
 
 async def delete_selected(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups of any type, or all consumer groups (None), with ``delete_groups``."""
+    """Delete these groups of any type, or all consumer groups if ``names`` is None, with ``delete_groups``."""
     chosen = await selected(client, None) if names is None else names
     return await delete_groups(client, chosen, timeout_ms=timeout_ms)
 

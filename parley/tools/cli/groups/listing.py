@@ -76,7 +76,7 @@ async def list_groups(client: Client, states: Sequence[str] = (), types: Sequenc
 
 
 async def selected(client: Client, names: Sequence[str] | None) -> list[str]:
-    """Return the named groups, or all consumer groups (None).
+    """Return the named groups, or all consumer groups if ``names`` is None.
 
     Raises ``CommandError`` if a named group is a share group or a streams group.
     """

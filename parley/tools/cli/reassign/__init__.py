@@ -180,7 +180,8 @@ def reassign(
             )
         if throttle is not None:
             raise CommandError(
-                "--throttle needs a plan in a file, with which --verify removes the throttle. --generate writes one."
+                "--throttle requires a plan file, because --verify needs it to remove the throttle. Create one with "
+                "--generate."
             )
         run(lambda client: _with_factor(client, topics, factor, how if execute else None, output_format))
         return

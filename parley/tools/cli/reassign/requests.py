@@ -62,7 +62,7 @@ async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition
 
 
 async def ongoing(client: Client, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Ongoing]:
-    """Return the moves in progress of these partitions, or of all (None)."""
+    """Return the moves in progress of these partitions, or of all if ``partitions`` is None."""
     request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS)
     if partitions is not None:
         request.topics = [

@@ -18,7 +18,8 @@ from parley.tools.cli.share_groups.describing import describe_one, list_share_gr
 
 
 async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, str]:
-    """Delete these share groups, or all (None). Returns the error for each, which is empty if the group was deleted."""
+    """Delete these share groups, or all if ``names`` is None. Returns the error for each, which is empty if the group
+    was deleted."""
     known = dict(await list_share_groups(client))
     outcomes = {}
     for name in dict.fromkeys(known if names is None else names):

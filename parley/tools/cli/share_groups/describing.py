@@ -60,7 +60,8 @@ async def list_share_groups(client: Client, states: Sequence[str] = ()) -> list[
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> list[ShareGroup]:
-    """Describe these share groups, or all (None), by name. The description of a missing group contains an error."""
+    """Describe these share groups, or all if ``names`` is None, sorted by name. The description of a missing group
+    contains an error."""
     if names is None:
         names = [name for name, _ in await list_share_groups(client)]
     return [await describe_one(client, name, timeout_ms=timeout_ms) for name in sorted(set(names))]

@@ -34,8 +34,8 @@ class InternalTopics:
 async def delete_groups(
     client: Client, names: Sequence[str] | None, internal: InternalTopics, *, timeout_ms: int
 ) -> dict[str, str]:
-    """Delete these streams groups, or all (None). Returns the error for each, which is empty if the group
-    was deleted."""
+    """Delete these streams groups, or all of them if ``names`` is None. Returns the error for each, which is empty if
+    the group was deleted."""
     known = dict(await list_streams_groups(client))
     outcomes = {}
     for name in dict.fromkeys(known if names is None else names):

@@ -106,7 +106,8 @@ async def list_streams_groups(client: Client, states: Sequence[str] = ()) -> lis
 async def describe(
     client: Client, names: Sequence[str] | None, *, with_offsets: bool, timeout_ms: int
 ) -> list[StreamsGroup]:
-    """Describe these streams groups, or all (None), by name. The description of a missing group contains an error."""
+    """Describe these streams groups, or all if ``names`` is None, sorted by name. The description of a missing group
+    contains an error."""
     if names is None:
         names = [name for name, _ in await list_streams_groups(client)]
     wanted = sorted(set(names))

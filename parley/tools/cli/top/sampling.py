@@ -123,7 +123,7 @@ def _brokers(
     topics: Sequence[Any],
     sizes: Mapping[int, Mapping[TopicPartition, int] | None],
 ) -> Iterator[BrokerSample]:
-    """Yield the running brokers, and those that are registered or hold replicas and do not run."""
+    """Yield the running brokers, and those that are registered or hold replicas and are not running."""
     leads, hosts = Counter[int](), Counter[int]()
     for topic in topics:
         for one in topic.partitions:

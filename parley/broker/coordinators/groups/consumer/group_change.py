@@ -275,7 +275,7 @@ def install_targets(
 ) -> Decision[None]:
     """Store a target assignment that a thread has decided for ``epoch``.
 
-    Skips members that have left in the meantime. ``instances`` maps the ids of static members to their instance ids: a
+    Skips members that left in the meantime. ``instances`` maps the ids of static members to their instance ids: a
     member that has replaced one of them gets its target. Stores nothing if ``group`` was replaced by another group with
     the same id.
     """

@@ -110,8 +110,8 @@ class ShareGroups:
     async def _initialize_missing(
         self, shard: GroupShard, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
-        """Initialize share partitions, except those that an earlier call has initialized in the meantime: their members
-        may have acknowledged records, and initialization with a higher state epoch would discard that state."""
+        """Initialize share partitions, except those that an earlier call initialized in the meantime: their members may
+        have acknowledged records, and initialization with a higher state epoch would discard that state."""
         async with self._turn(group_id):
             group = shard.share_group(group_id)
             missing = {} if group is None else without(topics, group.stored.initialized)
@@ -153,8 +153,8 @@ class ShareGroups:
     async def _delete_orphans(self, group_id: str, failed: Mapping[SharePartition, KafkaError]) -> None:
         """Delete state with a higher epoch, which would make every initialization fail.
 
-        Such state belongs to a deleted group with the same id, whose superseded coordinator initialized it late. This
-        broker is not superseded itself, because its last decision was committed.
+        Such state was left by a deleted group with the same id: a coordinator that had already been superseded
+        initialized it late. This broker has not been superseded, because its last decision was committed.
         """
         orphans = [each for each, error in failed.items() if error.code is ErrorCode.FENCED_STATE_EPOCH]
         await self._delete(group_id, orphans, NO_CHECK)

@@ -233,8 +233,7 @@ def install_targets(
 ) -> Decision[None]:
     """Store a target assignment that a thread has decided for ``epoch``.
 
-    Skips members that have left in the meantime. Stores nothing if ``group`` was replaced by another group with the
-    same id.
+    Skips members that left in the meantime. Stores nothing if ``group`` was replaced by another group with the same id.
     """
     if shard.streams_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)

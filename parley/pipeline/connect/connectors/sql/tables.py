@@ -129,7 +129,10 @@ def widen_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str
     """Change columns to wider Arrow types that hold all their values. Raises ConnectError."""
     statements = _WIDENING.get(connection.dialect.name)
     if kinds and statements is None:
-        raise ConnectError(f"{table.name} needs wider columns ({', '.join(kinds)}): change it by hand")
+        raise ConnectError(
+            f"columns of {table.name} must be widened, which is not automatic for this database: "
+            f"widen {', '.join(kinds)} manually"
+        )
     for name, kind in kinds.items():
         words = (_table_words(connection, table), _quoted(connection, name), _type_words(connection, kind))
         temporary = _quoted(connection, f"{name}_widened")

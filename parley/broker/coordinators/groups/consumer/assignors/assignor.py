@@ -7,7 +7,7 @@
             ...
 
 ``group.consumer.assignors`` names the assignors that a broker offers, the default one first. All brokers must have the
-same assignors. An assignor must keep no state, because it may be called in several threads and for several groups at
+same assignors. An assignor must keep no state, because it may be called from several threads and for several groups at
 the same time.
 """
 
