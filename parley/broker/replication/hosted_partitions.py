@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,7 +32,7 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import PartitionState, ResourceType
+from parley.broker.metadata.types import NO_LEADER, PartitionState, ResourceType
 from parley.broker.metrics.registry import Metrics
 from parley.broker.replication.partition import FixedIsr, IsrPolicy, Partition, Purgatories
 from parley.broker.runtime.steps import each_of, now_or_in_turns
@@ -205,7 +206,8 @@ class HostedPartitions:
     def _host(self, topic: str, topic_id: UUID, states: Iterable[tuple[int, PartitionState]]) -> list[Partition]:
         """Start hosting a topic's partitions that are assigned to this broker, and return them."""
         hosted = []
-        for index, state in states:
+        for index, decided in states:
+            state = self._under_own_registration(decided)
             if self._broker_id in state.replicas:
                 partition = Partition(
                     topic,
@@ -227,13 +229,25 @@ class HostedPartitions:
         if partition is None:
             return self._host(topic, self._image.topics[topic].topic_id, [(index, state)])
         if self._broker_id in state.replicas:
-            partition.change(state)
+            partition.change(self._under_own_registration(state))
         else:
             self._drop(topic, [self.by_topic[topic].pop(index)], is_stray=not was_decided)
             if not self.by_topic[topic]:
                 del self.by_topic[topic]
                 self._metrics.forget_topic(topic)
         return []
+
+    def _under_own_registration(self, state: PartitionState) -> PartitionState:
+        """Return the state without its leader, if that is an earlier process of this broker.
+
+        This process may have another log: the disks may have been lost or exchanged. If it led under the epoch of its
+        predecessor, that epoch would start at two offsets, and followers could not find where logs diverge. The
+        registration of this process gives all these partitions new leader epochs.
+        """
+        image = self.image
+        if state.leader != self._broker_id or self._broker_id not in image.brokers or self.is_registered(image):
+            return state
+        return replace(state, leader=NO_LEADER)
 
     def _drop_topic(self, topic: str, topic_id: UUID, *, is_stray: bool) -> None:
         partitions = self.by_topic.get(topic, {})

@@ -307,6 +307,26 @@ async def test_a_deleted_partition_leaves_no_work_to_the_garbage_collector(tmp_p
             gc.enable()
 
 
+async def test_a_process_does_not_lead_under_the_epoch_of_an_earlier_process(tmp_path: Path) -> None:
+    """Its disk may be another one: the epoch would then start at two offsets."""
+    bench = Bench(tmp_path)
+    await bench.create("before")
+    bench.write("before")
+    bench.partitions.is_registered = lambda image: False
+    await bench.create("new", replicas=(BROKER, OTHER))
+    bench.alter("before", leader_epoch=1)
+    assert [bench.partition(topic).is_leader for topic in ("new", "before")] == [False, False]
+    assert bench.partition("new").log.leader_epochs.entries == ()
+    assert [entry.epoch for entry in bench.partition("before").log.leader_epochs.entries] == [0]
+    bench.partitions.is_registered = lambda image: True
+    for topic in ("new", "before"):
+        bench.alter(topic, leader=BROKER)  # the registration raises the epoch
+        assert bench.partition(topic).is_leader
+    assert bench.write("before") == 1
+    assert [entry.epoch for entry in bench.partition("before").log.leader_epochs.entries] == [0, 2]
+    await bench.tasks.close()
+
+
 async def test_a_topic_of_which_nothing_is_hosted_any_more_is_forgotten(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.create("t", 2)
