@@ -223,7 +223,8 @@ def test_every_block_is_of_a_kind_that_is_tried() -> None:
     for page in PAGES:
         openings = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)[::2]
         assert set(openings) <= KINDS.keys(), page.name
-        assert not {"text", "json"} & set(openings) or page.name == "tools.md", page.name
+        assert "json" not in openings or page.name == "tools.md", page.name
+        assert "text" not in openings or page.name in ("tools.md", "performance.md"), page.name
         assert "shell" not in openings or page.name == "contributing.md", page.name
         assert "bash" not in openings or page.name == "security.md", page.name
 

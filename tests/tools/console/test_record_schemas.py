@@ -270,7 +270,7 @@ async def test_tls_and_a_login_at_the_registry(stored_broker: tuple[Broker, str]
         ("http://a", {"schema.registry.strange": "1"}, [], "'schema.registry.strange' is unknown"),
         ("http://a", {"schema.registry.ssl.truststore.location": "x.jks"}, [], "must be a PEM file"),
         (None, {}, ["orders"], "must be TOPIC=FILE"),
-        (None, {}, ["orders=a.txt"], "ends with .avsc"),
+        (None, {}, ["orders=a.txt"], "must end in one of: .avsc"),
         (None, {}, ["orders=missing.avsc"], "No such file"),
     ],
 )
