@@ -21,7 +21,7 @@ from parley.protocol.client import Client
 from parley.protocol.messages.metadata import DescribeClusterRequest
 from parley.storage.log_directory import LogDirectory
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.metrics_port import free_or_any
+from parley.tools.cli.ports import free_or_any
 from parley.tools.cli.start_cluster import Given, labeled, plans, refuse_ports_in_use
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import Connection
 
 if TYPE_CHECKING:
@@ -15,11 +14,10 @@ if TYPE_CHECKING:
 
 _NAMED_MAX: Final = 5
 """The number of partitions that a warning names."""
-_TIMEOUT_MS: Final = 5000
 
 
 def described(topic: str, partitions: Collection[int], down: Collection[int]) -> str:
-    """Say that these partitions have no leader, and that the brokers ``down`` with their replicas are down."""
+    """Return a sentence: these partitions have no leader, and the brokers ``down``, which host replicas, are down."""
     named = ", ".join(f"{topic}-{each}" for each in sorted(partitions)[:_NAMED_MAX])
     more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
     state = "has no leader" if len(partitions) == 1 else "have no leader"
@@ -29,21 +27,20 @@ def described(topic: str, partitions: Collection[int], down: Collection[int]) ->
 
 
 def described_in(topic: MetadataResponse.MetadataResponseTopic, only: int | None = None) -> str:
-    """Say which partitions in the metadata have no leader, among all or ``only`` one. Empty if there is none."""
+    """Return which partitions in the metadata have no leader, as a sentence; empty if all have one. With ``only``, look
+    at this partition only."""
     found = [each for each in topic.partitions if each.leader_id < 0 and only in (None, each.partition_index)]
     down = {broker for each in found for broker in each.offline_replicas}
     return described(topic.name or "", [each.partition_index for each in found], down) if found else ""
 
 
 def ask(connection: Connection, topic: Any, only: int | None = None) -> str:
-    """Say which partitions in librdkafka's metadata of a topic have no leader, and which brokers are down. Empty if
-    all have one.
+    """Return which partitions in librdkafka's metadata of a topic have no leader, and which brokers are down, as a
+    sentence; empty if all have one.
 
-    librdkafka does not know which replicas are offline: the cluster is asked once more. The brokers are missing if only
-    librdkafka can log in.
+    librdkafka does not know which replicas are offline, so Parley's own client requests the metadata again. If that
+    fails, the sentence names no brokers.
     """
-    from parley.tools.cli.cluster_client import on_cluster
-
     found = [index for index, each in topic.partitions.items() if each.leader < 0 and only in (None, index)]
     if not found:
         return ""
@@ -51,10 +48,8 @@ def ask(connection: Connection, topic: Any, only: int | None = None) -> str:
     async def work(client: Client) -> str:
         return described_in((await client.metadata([topic.topic])).topics[0], only)
 
-    try:
-        return on_cluster(connection.bootstrap, connection.security, work, timeout_ms=_TIMEOUT_MS)
-    except CommandError:
-        return described(topic.topic, found, ())
+    answer = connection.ask(work)
+    return described(topic.topic, found, ()) if answer is None else answer
 
 
 def warn(sentence: str) -> None:

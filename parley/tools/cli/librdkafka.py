@@ -14,15 +14,22 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from parley.protocol.security.client_security import is_security_key
 from parley.tools.cli.common_options import client_properties, warn_ignored
 from parley.tools.cli.invocation import CommandError, pairs, sentence
 
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+T = TypeVar("T")
+
+ASK_MS: Final = 5000
+"""How long a question to the cluster, beside librdkafka, may take."""
 REACH_S: Final = 5.0
 """The timeout for the first response, in seconds."""
 REFUSED_S: Final = 1.0
@@ -160,6 +167,18 @@ class Connection:
                 self.refusal = error.str()
             case _:
                 self.reason = error.str()
+
+    def ask(self, work: Callable[[Client], Awaitable[T]]) -> T | None:
+        """Run ``work`` with Parley's own client, to learn what librdkafka does not report.
+
+        Returns None if that fails: no broker responds within ``ASK_MS``, or only librdkafka can log in.
+        """
+        from parley.tools.cli.cluster_client import on_cluster
+
+        try:
+            return on_cluster(self.bootstrap, self.security, work, timeout_ms=ASK_MS)
+        except CommandError:
+            return None
 
     def on_response(self) -> None:
         """Record that a broker responded, so that the next loss of all brokers is reported again."""

@@ -253,7 +253,7 @@ def _checked(settings: Mapping[str, str]) -> BrokerConfig:
 def _preset(given: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a broker without a file. If the metrics port is taken, any free port is used."""
     from parley.broker.config.presets import COMMAND
-    from parley.tools.cli.metrics_port import free_or_any
+    from parley.tools.cli.ports import free_or_any
 
     return {
         **COMMAND,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from parley.tools.cli.invocation import FAILED, CommandError
-from parley.tools.cli.metrics_port import free_or_any, is_taken
+from parley.tools.cli.ports import free_or_any, is_taken
 from parley.tools.ending_with_parent import ending_with_parent
 
 BROKERS_MAX: Final = 100

@@ -1,4 +1,4 @@
-"""What the commands for groups of each type do alike with their options."""
+"""Options that the commands for all types of groups share: the action, the groups, the connection, and a reset."""
 
 from __future__ import annotations
 

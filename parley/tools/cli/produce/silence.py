@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from parley.tools.cli import leaderless
-from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import Connection
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
 
-_TIMEOUT_MS: Final = 5000
-
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The producer that waits: its connection, its topic, and whether it needs a producer id."""
+    """A producer whose records are not acknowledged: its connection, its topic, and whether it needs a producer id."""
 
     connection: Connection
     topic: str
@@ -26,14 +23,9 @@ class Silence:
     def reason(self) -> str:
         """Return why no record is acknowledged, without a period. Empty if the reason is unknown, or if the brokers do
         not respond."""
-        from parley.tools.cli.cluster_client import on_cluster
-
         if self.connection.is_down:  # the connection has already warned
             return ""
-        try:
-            return on_cluster(self.connection.bootstrap, self.connection.security, self._ask, timeout_ms=_TIMEOUT_MS)
-        except CommandError:  # such as a login that only librdkafka knows
-            return ""
+        return self.connection.ask(self._ask) or ""
 
     async def _ask(self, client: Client) -> str:
         from parley.protocol.errors import ErrorCode

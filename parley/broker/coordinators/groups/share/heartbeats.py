@@ -70,7 +70,7 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> ShareGroup:
 def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {} not found.") -> ShareGroup:
     """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
 
-    ``absent`` is the error message if there is no group of any type, with ``{}`` for the id.
+    If no group of any type has this id, the error message is ``absent``, in which ``{}`` stands for the id.
     """
     known = shard.groups.get(group_id)
     if known is None:

@@ -197,7 +197,7 @@ def _is_vacant(known: Group) -> bool:
 def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not found.") -> StreamsGroup:
     """Return the streams group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
 
-    ``absent`` is the error message if there is no group of any type, with ``{}`` for the id.
+    If no group of any type has this id, the error message is ``absent``, in which ``{}`` stands for the id.
     """
     known = shard.groups.get(group_id)
     if known is None:

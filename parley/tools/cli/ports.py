@@ -1,4 +1,7 @@
-"""The port of the metrics of a broker without a file: if it is taken, any free port."""
+"""Ports of this machine that other processes use.
+
+If the usual port of the metrics is taken, a broker without a file serves them at any free port. A listener for clients
+keeps its port, which clients know: the command that starts the broker fails."""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ import sys
 
 
 def free_or_any(address: str) -> str:
-    """Return the address of ``metrics.listener``, with port 0 (any free port) if its port is taken. Prints that to
-    standard error."""
+    """Return the address of ``metrics.listener``, with port 0 (any free port) if its port is taken. In that case, print
+    a line to standard error."""
     head, _, port = address.rpartition(":")
     if not is_taken(head.rpartition("//")[2].strip("[]"), int(port)):
         return address
-    print(f"metrics.listener: port {port} is taken, so the metrics have any free port.", file=sys.stderr)
+    print(f"metrics.listener: port {port} is taken, so the metrics get any free port.", file=sys.stderr)
     return f"{head}:0"
 
 
