@@ -81,7 +81,7 @@ def _steps(cluster: Cluster, found: Mapping[str, Mapping[int, str]]) -> Iterator
 
 
 def _of_most(values: Mapping[int, str]) -> str | None:
-    """Return the most frequent value, or None if there is none."""
+    """Return the most frequent value, or None if several are equally frequent."""
     (wanted, count), (_, next_count) = Counter(values.values()).most_common(2)
     return wanted if count > next_count else None
 
