@@ -27,6 +27,8 @@ WAIT_SECONDS = 60
 POLL_S = 0.1
 """The interval at which a broker is asked about the state of the cluster. Constant polling would take the
 CPU it needs."""
+IN_SYNC_S = 300
+"""Longer than any replica here takes to catch up. A replica that is still missing then will not come by itself."""
 IMPATIENT = {"socket.timeout.ms": 3000}
 """Settings of clients that do not wait long for a broker that hangs."""
 
@@ -185,20 +187,27 @@ class ClusterOfProcesses:
         """Wait until each broker reports that all replicas are in sync. A broker that was frozen briefly reports an old
         state."""
         for broker in self.brokers.values():
-            while not asyncio.run(_says_all_is_in_sync(broker)):
+            give_up = time.monotonic() + IN_SYNC_S
+            while waits_for := asyncio.run(_not_in_sync(broker)):
                 if not broker.alive:
                     raise BrokerDied(f"a broker ended by itself\n{broker.log()}")
+                assert time.monotonic() < give_up, f"not in sync after {IN_SYNC_S} s: {waits_for}"
                 time.sleep(POLL_S)
 
 
-async def _says_all_is_in_sync(broker: BrokerProcess) -> bool:
+async def _not_in_sync(broker: BrokerProcess) -> list[str]:
+    """Return what a broker reports about partitions that lack a leader or an in-sync replica."""
     try:
         async with Client(broker.bootstrap_servers) as client:
             topics = (await client.metadata()).topics
-    except errors.KafkaError:  # it does not serve yet, or the connection has just been cut
-        return False
-    partitions = [partition for topic in topics for partition in topic.partitions]
-    return all(len(each.isr_nodes) == len(each.replica_nodes) and each.leader_id >= 0 for each in partitions)
+    except errors.KafkaError as error:  # it does not serve yet, or the connection has just been cut
+        return [f"{broker.bootstrap_servers}: {error!r}"]
+    return [
+        f"{topic.name}-{each.partition_index}: leader {each.leader_id}, {each.isr_nodes} of {each.replica_nodes}"
+        for topic in topics
+        for each in topic.partitions
+        if len(each.isr_nodes) < len(each.replica_nodes) or each.leader_id < 0
+    ]
 
 
 @contextmanager

@@ -45,6 +45,8 @@ SCRAPE = "3s"
 WINDOW = "40s"
 """The window of rates and increases. Some scrapes may fail in it."""
 SMALL_DISK = "48m"
+FILLING_RECORDS = 4000
+"""20 MB: more than the full disk has left for one partition of four, less than the disk holds without its filler."""
 STORE_ERRORS = "parley_store_errors_total"
 """A series for each kind of error, starting with the first one."""
 LONE_TOPIC = "lone"
@@ -58,7 +60,7 @@ SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
     "connection.failed.authentication.delay.ms": "0",
-    "file.delete.delay.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
     "log.segment.bytes": "1048576",
     "log.flush.interval.messages": "1000",
     "sasl.enabled.mechanisms": "PLAIN",
@@ -344,15 +346,11 @@ def test_alerts_about_clients(everything: Watched) -> None:
     cluster, prometheus, traffic = everything.cluster, everything.prometheus, everything.traffic
     traffic.consumes.clear()
     _limit(everything, "producer_byte_rate=2000")
-    login = {"sasl.mechanism": "PLAIN", "security.protocol": "SASL_PLAINTEXT", "reconnect.backoff.ms": 50}
     address = cluster.brokers[1].overrides["listeners"].rpartition("//")[2]
-    guessing = Producer(
-        {"bootstrap.servers": address, "sasl.username": "alice", "sasl.password": "guess", "log_level": 0, **login}
-    )
-    asking = threading.Thread(target=lambda: _guess(guessing, prometheus))
-    asking.start()
+    guessing = threading.Thread(target=lambda: _guess(address, prometheus))
+    guessing.start()
     prometheus.until_firing("ParleyAuthenticationFailures")
-    asking.join()
+    guessing.join()
     scanning = threading.Thread(target=lambda: _scan(cluster.brokers[2].port, prometheus))
     scanning.start()
     prometheus.until_firing("ParleyProtocolErrors")
@@ -365,7 +363,20 @@ def test_alerts_about_clients(everything: Watched) -> None:
     prometheus.until_calm(*names)
 
 
-def _guess(producer: Producer, prometheus: Prometheus) -> None:
+def _guess(address: str, prometheus: Prometheus) -> None:
+    """Log in with a wrong password until the alert fires. The producer ends with this function: its own thread would
+    go on."""
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "guess",
+            "reconnect.backoff.ms": 50,
+            "log_level": 0,
+        }
+    )
     while "ParleyAuthenticationFailures" not in prometheus.firing():
         producer.poll(0.1)
 
@@ -449,10 +460,10 @@ def test_alerts_about_a_full_disk(everything: Watched) -> None:
     filler.write_bytes(bytes(max(0, free - (4 << 20))))
     prometheus.until_firing("ParleyDiskNearlyFull", "ParleyDiskFilling")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 20})
-    while "ParleyLogDirectoryOffline" not in prometheus.firing():
-        for number in range(100):
-            producer.produce("filling", os.urandom(5000), partition=number % 4)
-        producer.flush(WAIT_S)
+    for number in range(FILLING_RECORDS):
+        producer.produce("filling", os.urandom(5000), partition=number % 4)
+    producer.flush(WAIT_S)
+    prometheus.until_firing("ParleyLogDirectoryOffline")
     filler.unlink()  # as the procedure says: make room, restart the broker
     cluster.brokers[3].stop()
     cluster.heal()

@@ -201,7 +201,7 @@ async def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_topic_is_deleted_while_it_moves(tmp_path: Path) -> None:
-    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", **SLOW, "file.delete.delay.ms": "0"}
+    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", **SLOW, "log.segment.delete.delay.ms": "0"}
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         await create(client)
         broker.server.parts.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
