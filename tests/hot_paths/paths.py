@@ -7,6 +7,7 @@ work counts, because periodic work of the broker may fall into the others.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from bench.small_requests import error_of
 from parley.broker.config import BrokerConfig
 from parley.broker.config.presets import EMBEDDED, of_cluster
+from parley.broker.metadata.image import DELETED_TOPICS_KEPT
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.broker.server import BrokerServer
 from parley.protocol.client import Client
@@ -26,7 +28,7 @@ from parley.protocol.messages.group_offsets import OffsetCommitRequest
 from parley.protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.produce import ProduceRequest
-from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Request, Response
@@ -44,9 +46,11 @@ RECORDS = 200
 """The records of a large batch."""
 MANY = 500
 """The partitions of a large fetch."""
+CREATED = 100
+"""The topics that a request creates."""
 ACKS_ALL, TIMEOUT_MS, MAX_BYTES = -1, 60_000, 1 << 20
 WIDE, NARROW, REPLICATED, GROUP = "wide", "narrow", "replicated", "group"
-PRODUCE, FETCH, COMMIT, HEARTBEAT, JOIN, SYNC, METADATA = 11, 16, 8, 4, 3, 5, 12
+PRODUCE, FETCH, COMMIT, HEARTBEAT, JOIN, SYNC, METADATA, CREATE, DELETE = 11, 16, 8, 4, 3, 5, 12, 7, 5
 """The versions of the requests that are sent: such as clients of this time send, except for JoinGroup, which takes two
 requests in later versions."""
 
@@ -264,6 +268,7 @@ async def of_one_broker() -> dict[str, int]:
                 "heartbeat": await least(caller, lambda: heartbeat, HEARTBEAT),
                 "metadata of one topic": await least(caller, lambda: MetadataRequest(topics=described), METADATA),
                 "join of a group": await join_work(caller),
+                "creation of 100 topics": await creation_work(caller),
             }
         finally:
             caller.close()
@@ -280,6 +285,28 @@ async def of_two_brokers() -> dict[str, int]:
             return {"replication of one record": await least(caller, lambda: produce(REPLICATED), PRODUCE)}
         finally:
             caller.close()
+
+
+def new_topics(prefix: str) -> CreateTopicsRequest:
+    """Return a request for topics of one partition."""
+    topics = [
+        CreateTopicsRequest.CreatableTopic(
+            name=f"{prefix}-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        for number in range(CREATED)
+    ]
+    return CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
+
+
+async def creation_work(caller: Caller) -> int:
+    """Return the least work of creating topics, in a cluster that remembers as many deleted topics as it can."""
+    for number in range(DELETED_TOPICS_KEPT // CREATED):
+        request = new_topics(f"deleted-{number}")
+        await caller.ask(request, CREATE)
+        names = [topic.name for topic in request.topics]
+        await caller.ask(DeleteTopicsRequest(topic_names=names, timeout_ms=TIMEOUT_MS), DELETE)
+    numbers = itertools.count()
+    return await least(caller, lambda: new_topics(f"created-{next(numbers)}"), CREATE, times=2)
 
 
 def measured() -> dict[str, int]:

@@ -19,50 +19,71 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
 
 
-def place_replicas(
-    brokers: Sequence[BrokerRegistration],
-    partitions: int,
-    replication_factor: int,
-    rng: Random,
-    *,
-    first_index: int = 0,
-    first_leader: int | None = None,
-) -> list[tuple[int, ...]]:
-    """Return the replicas of ``partitions`` new partitions, the preferred leader of each first.
+class ReplicaPlacement:
+    """Places replicas on these brokers. One object places all topics of a request, because its order of the brokers and
+    the replicas that it has chosen serve again."""
 
-    To continue the placement of an existing topic, pass the index of the first new partition as ``first_index``, and
-    the preferred leader of partition 0 as ``first_leader``. Raises INVALID_REPLICATION_FACTOR if there are fewer
-    brokers than replicas, or no broker is alive.
-    """
-    alive = [broker for broker in brokers if not broker.fenced]
-    away = sorted(broker.broker_id for broker in brokers if broker.fenced)
-    if not alive:
-        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
-    if replication_factor > len(brokers):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {replication_factor} is larger than the number of registered brokers, {len(brokers)}; "
-            "start more brokers or request fewer replicas.",
-        )
-    missing = max(0, replication_factor - len(alive))
-    order = _alternate_racks(alive)
-    start, shift = rng.randrange(len(order)), rng.randrange(len(order))
-    start = next((at for at, broker in enumerate(order) if broker.broker_id == first_leader), start)
-    placed = []
-    chosen: dict[
-        tuple[int, int], tuple[int, ...]
-    ] = {}  # by the leader's position and the shift: there are few combinations
-    for index in range(first_index, first_index + partitions):
-        if index and index % len(order) == 0:
-            shift += 1
-        at = ((start + index) % len(order), shift % max(1, len(order) - 1))
-        if at not in chosen:
-            chosen[at] = _replicas(order, *at, replication_factor - missing)
-        replicas = chosen[at]
-        if missing:
-            replicas += tuple(away[(index + step) % len(away)] for step in range(missing))
-        placed.append(replicas)
-    return placed
+    def __init__(self, brokers: Sequence[BrokerRegistration]) -> None:
+        self._registered = len(brokers)
+        self._order = _alternate_racks([broker for broker in brokers if not broker.fenced])
+        self._racks = [_rack(broker) for broker in self._order]
+        self._away = sorted(broker.broker_id for broker in brokers if broker.fenced)
+        self._chosen: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        """The live replicas by the leader's position, the shift and their number: there are few combinations."""
+
+    def place(
+        self,
+        partitions: int,
+        replication_factor: int,
+        rng: Random,
+        *,
+        first_index: int = 0,
+        first_leader: int | None = None,
+    ) -> list[tuple[int, ...]]:
+        """Return the replicas of ``partitions`` new partitions, the preferred leader of each first.
+
+        To continue the placement of an existing topic, pass the index of the first new partition as ``first_index``,
+        and the preferred leader of partition 0 as ``first_leader``. Raises INVALID_REPLICATION_FACTOR if there are
+        fewer brokers than replicas, or no broker is alive.
+        """
+        order, away = self._order, self._away
+        if not order:
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
+        if replication_factor > self._registered:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Replication factor {replication_factor} is larger than the number of registered brokers, "
+                f"{self._registered}; start more brokers or request fewer replicas.",
+            )
+        missing = max(0, replication_factor - len(order))
+        start, shift = rng.randrange(len(order)), rng.randrange(len(order))
+        start = next((at for at, broker in enumerate(order) if broker.broker_id == first_leader), start)
+        placed = []
+        for index in range(first_index, first_index + partitions):
+            if index and index % len(order) == 0:
+                shift += 1
+            at = ((start + index) % len(order), shift % max(1, len(order) - 1), replication_factor - missing)
+            replicas = self._chosen.get(at)
+            if replicas is None:
+                replicas = self._chosen[at] = self._replicas(*at)
+            if missing:
+                replicas += tuple(away[(index + step) % len(away)] for step in range(missing))
+            placed.append(replicas)
+        return placed
+
+    def _replicas(self, leader: int, shift: int, count: int) -> tuple[int, ...]:
+        racks, others = self._racks, len(self._order) - 1
+        chosen = [leader]
+        candidates = [(leader + 1 + (shift + step) % others) % len(racks) for step in range(others)]
+        racks_used, racks_total = {racks[leader]}, len(set(racks))
+        while len(chosen) < count:
+            fresh_rack_wanted = len(racks_used) < racks_total
+            pick = next(
+                at for at in candidates if at not in chosen and not (fresh_rack_wanted and racks[at] in racks_used)
+            )
+            chosen.append(pick)
+            racks_used.add(racks[pick])
+        return tuple(self._order[at].broker_id for at in chosen)
 
 
 def _alternate_racks(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegistration]:
@@ -76,20 +97,6 @@ def _alternate_racks(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegist
 def _rack(broker: BrokerRegistration) -> str:
     """Return the broker's rack. A broker without a rack counts as a separate rack."""
     return broker.rack if broker.rack is not None else f"\0{broker.broker_id:010d}"
-
-
-def _replicas(order: list[BrokerRegistration], leader: int, shift: int, count: int) -> tuple[int, ...]:
-    chosen = [order[leader]]
-    others = len(order) - 1
-    candidates = [order[(leader + 1 + (shift + step) % others) % len(order)] for step in range(others)]
-    racks_used = {_rack(order[leader])}
-    racks_total = len({_rack(broker) for broker in order})
-    while len(chosen) < count:
-        fresh_rack_wanted = len(racks_used) < racks_total
-        pick = next(b for b in candidates if b not in chosen and not (fresh_rack_wanted and _rack(b) in racks_used))
-        chosen.append(pick)
-        racks_used.add(_rack(pick))
-    return tuple(broker.broker_id for broker in chosen)
 
 
 def check_replicas(image: MetadataImage, partition: str, replicas: Sequence[int]) -> None:

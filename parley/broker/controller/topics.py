@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.replica_placement import check_replicas, place_replicas
+from parley.broker.controller.replica_placement import ReplicaPlacement, check_replicas
 from parley.broker.metadata.changes import Change, ConfigReplaced, PartitionsAdded, TopicCreated, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name, metric_form
@@ -86,11 +86,12 @@ def create_topics(
         return Decision((), [TopicOutcome(new.name, error=refusal) for new in wanted])
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
-    taken = {metric_form(name): name for name in image.topics}
+    taken = _taken_names(image, wanted)
+    placing = _Placing(image)
     for new in wanted:
         try:
-            _check_name_is_free(new.name, taken)
-            topic = TopicImage(new.name, new_id(), _new_partitions(image, new, defaults, rng))
+            _check_name_is_free(image, new.name, taken)
+            topic = TopicImage(new.name, new_id(), _new_partitions(placing, new, defaults, rng))
             if policy is not None:
                 policy(topic, new.configs)
             charge(new.name, len(topic.partitions))
@@ -122,9 +123,19 @@ def too_many_partitions(partitions: int) -> KafkaError | None:
     )
 
 
-def _check_name_is_free(name: str, taken: Mapping[str, str]) -> None:
+def _taken_names(image: MetadataImage, wanted: Iterable[NewTopic]) -> dict[str, str]:
+    """Return the names of existing topics with which a new name could collide, by their form in metrics.
+
+    Most requests have no name with '.' or '_', so nothing collides, and no look at all topics is necessary.
+    """
+    if not any("." in new.name or "_" in new.name for new in wanted):
+        return {}
+    return {metric_form(name): name for name in image.topics}
+
+
+def _check_name_is_free(image: MetadataImage, name: str, taken: Mapping[str, str]) -> None:
     check_topic_name(name)
-    other = taken.get(metric_form(name))
+    other = name if name in image.topics else taken.get(metric_form(name))
     if other == name:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if other is not None:
@@ -135,8 +146,41 @@ def _check_name_is_free(name: str, taken: Mapping[str, str]) -> None:
         )
 
 
+class _Placing:
+    """Places the new partitions of one request. Partitions with the same replicas share one state, to save memory."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self._placement = ReplicaPlacement(tuple(image.brokers.values()))
+        self._states: dict[tuple[int, ...], PartitionState] = {}
+
+    def placed(
+        self, partitions: int, factor: int, rng: Random, *, first_index: int = 0, first_leader: int | None = None
+    ) -> tuple[PartitionState, ...]:
+        """Return the states of new partitions whose replicas the cluster places."""
+        return self.states(
+            self._placement.place(partitions, factor, rng, first_index=first_index, first_leader=first_leader)
+        )
+
+    def states(self, replicas_of_each: Iterable[tuple[int, ...]]) -> tuple[PartitionState, ...]:
+        """Return the states of new partitions with these replicas."""
+        return tuple(self._states.get(replicas) or self._new_state(replicas) for replicas in replicas_of_each)
+
+    def _new_state(self, replicas: tuple[int, ...]) -> PartitionState:
+        """Return the state of a new partition. All live replicas are empty, so all are in the ISR. The first live
+        replica leads."""
+        brokers = self.image.brokers
+        live = tuple(broker for broker in replicas if broker in brokers and not brokers[broker].fenced)
+        if not live:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"None of the replicas {list(replicas)} is on a live broker."
+            )
+        state = self._states[replicas] = PartitionState(replicas=replicas, isr=live, leader=live[0])
+        return state
+
+
 def _new_partitions(
-    image: MetadataImage, new: NewTopic, defaults: TopicDefaults, rng: Random
+    placing: _Placing, new: NewTopic, defaults: TopicDefaults, rng: Random
 ) -> tuple[PartitionState, ...]:
     if new.assignment:
         if new.partitions != -1 or new.replication_factor != -1:
@@ -144,29 +188,27 @@ def _new_partitions(
                 ErrorCode.INVALID_REQUEST,
                 "Specify either the number of partitions and the replication factor, or the assignment, not both.",
             )
-        return _assigned(image, new.assignment, first_index=0)
+        return _assigned(placing, new.assignment)
     partitions = defaults.partitions if new.partitions == -1 else new.partitions
     factor = defaults.replication_factor if new.replication_factor == -1 else new.replication_factor
     if partitions <= 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be 1 or more, not {partitions}.")
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"Replication factor must be 1 or more, not {factor}.")
-    placed = place_replicas(tuple(image.brokers.values()), partitions, factor, rng)
-    return _new_states(image, placed)
+    return placing.placed(partitions, factor, rng)
 
 
-def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int) -> tuple[PartitionState, ...]:
+def _assigned(placing: _Placing, assignment: Assignment) -> tuple[PartitionState, ...]:
     """Return the partitions of an assignment that the client gives. Raises KafkaError if the assignment is invalid."""
     indexes = sorted(assignment)
-    if indexes != list(range(first_index, first_index + len(indexes))):
+    if indexes != list(range(len(indexes))):
         raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Partitions must be numbered from {first_index} without a gap, not {indexes}.",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partitions must be numbered from 0 without a gap, not {indexes}."
         )
-    factor = len(assignment[first_index])
+    factor = len(assignment[0])
     for index in indexes:
-        _check_replicas(image, index, tuple(assignment[index]), factor)
-    return _new_states(image, [tuple(assignment[index]) for index in indexes])
+        _check_replicas(placing.image, index, tuple(assignment[index]), factor)
+    return placing.states(tuple(assignment[index]) for index in indexes)
 
 
 def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...], factor: int) -> None:
@@ -176,22 +218,6 @@ def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...],
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Partition {index} has {len(replicas)} replicas but the first partition has {factor}.",
         )
-
-
-def _new_states(image: MetadataImage, placed: Sequence[tuple[int, ...]]) -> tuple[PartitionState, ...]:
-    """Return the states of new partitions. Partitions with the same replicas share one object, to save memory."""
-    states = {replicas: _new_partition(image, replicas) for replicas in dict.fromkeys(placed)}
-    return tuple(map(states.__getitem__, placed))
-
-
-def _new_partition(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
-    """Return a new partition. All live replicas are empty, so all are in the ISR. The first live replica leads."""
-    live = tuple(broker for broker in replicas if broker in image.brokers and not image.brokers[broker].fenced)
-    if not live:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"None of the replicas {list(replicas)} is on a live broker."
-        )
-    return PartitionState(replicas=replicas, isr=live, leader=live[0])
 
 
 def delete_topics(
@@ -256,9 +282,10 @@ def add_partitions(
         return Decision((), [TopicOutcome(more.topic, error=refusal) for more in wanted])
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
+    placing = _Placing(image)
     for more in wanted:
         try:
-            added = _added_partitions(image, more, rng)
+            added = _added_partitions(placing, more, rng)
             charge(more.topic, len(added))
         except KafkaError as error:
             outcomes.append(TopicOutcome(more.topic, error=error))
@@ -274,8 +301,8 @@ def asked_increase(image: MetadataImage, name: str, total: int) -> int:
     return 0 if topic is None else max(0, total - len(topic.partitions))
 
 
-def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) -> tuple[PartitionState, ...]:
-    topic = image.topics.get(more.topic)
+def _added_partitions(placing: _Placing, more: NewPartitions, rng: Random) -> tuple[PartitionState, ...]:
+    topic = placing.image.topics.get(more.topic)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{more.topic}' does not exist.")
     if more.topic in INTERNAL_TOPICS:
@@ -295,14 +322,12 @@ def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) ->
     first = topic.partitions[0]
     factor = len(first.replicas) - len(first.adding)
     if more.assignment is None:
-        brokers, leader = tuple(image.brokers.values()), first.replicas[0]
-        placed = place_replicas(brokers, count, factor, rng, first_index=present, first_leader=leader)
-        return _new_states(image, placed)
+        return placing.placed(count, factor, rng, first_index=present, first_leader=first.replicas[0])
     if len(more.assignment) != count:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{count} partitions would be added, but the request assigns {len(more.assignment)}.",
         )
     for index, replicas in enumerate(more.assignment, start=present):
-        _check_replicas(image, index, tuple(replicas), factor)
-    return _new_states(image, [tuple(replicas) for replicas in more.assignment])
+        _check_replicas(placing.image, index, tuple(replicas), factor)
+    return placing.states(tuple(replicas) for replicas in more.assignment)

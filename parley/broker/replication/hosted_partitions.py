@@ -145,7 +145,9 @@ class HostedPartitions:
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Apply a change to the metadata (as a subscriber of ``Metadata``)."""
         is_new = self._image is not None  # partitions of the first image may already have logs on disk
-        known_deleted, self._image = self.image.deleted_topics, image
+        creates_topics = any(isinstance(change, TopicCreated) for change in delta.changes)
+        known_deleted = frozenset(self.image.deleted_topics if creates_topics else ())
+        self._image = image
         added: dict[Partition, bool] = {}  # True for a partition that the cluster has just created
         reconfigured: dict[str, None] = {}
         for change in delta.changes:

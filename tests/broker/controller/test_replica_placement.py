@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.broker.controller.replica_placement import place_replicas
+from parley.broker.controller.replica_placement import ReplicaPlacement
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
@@ -25,7 +25,7 @@ def brokers(racks: list[str | None]) -> list[BrokerRegistration]:
 @given(count=st.integers(1, 12), partitions=st.integers(1, 60), factor=st.integers(1, 12), seed=st.integers())
 def test_leaders_and_replicas_are_spread(count: int, partitions: int, factor: int, seed: int) -> None:
     factor = min(factor, count)
-    placed = place_replicas(brokers([None] * count), partitions, factor, Random(seed))
+    placed = ReplicaPlacement(brokers([None] * count)).place(partitions, factor, Random(seed))
     assert len(placed) == partitions
     assert all(len(set(replicas)) == factor for replicas in placed)
     leaders = Counter(replicas[0] for replicas in placed)
@@ -35,7 +35,7 @@ def test_leaders_and_replicas_are_spread(count: int, partitions: int, factor: in
 @given(racks=st.lists(st.sampled_from("abcd"), min_size=1, max_size=10), factor=st.integers(1, 5), seed=st.integers())
 def test_each_rack_gets_a_replica_before_any_gets_two(racks: list[str], factor: int, seed: int) -> None:
     factor = min(factor, len(racks))
-    for replicas in place_replicas(brokers(list(racks)), 20, factor, Random(seed)):
+    for replicas in ReplicaPlacement(brokers(list(racks))).place(20, factor, Random(seed)):
         used = {racks[broker] for broker in replicas}
         assert len(used) == min(factor, len(set(racks)))
 
@@ -46,12 +46,12 @@ def test_each_rack_gets_a_replica_before_any_gets_two(racks: list[str], factor: 
 def test_too_few_brokers(fenced: bool, reason: str) -> None:
     known = [replace(broker, fenced=fenced) for broker in brokers([None])]
     with pytest.raises(KafkaError, match=reason) as raised:
-        place_replicas(known, 1, 1 if fenced else 2, Random(0))
+        ReplicaPlacement(known).place(1, 1 if fenced else 2, Random(0))
     assert raised.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 def test_registration_without_rack_is_accepted_beside_racks() -> None:
-    placed = place_replicas(brokers(["a", None, "a"]), 10, 2, Random(uuid4().int))
+    placed = ReplicaPlacement(brokers(["a", None, "a"])).place(10, 2, Random(uuid4().int))
     assert all(1 in replicas for replicas in placed)
 
 
@@ -69,7 +69,7 @@ def test_racks_of_equal_size_share_the_replicas_evenly(
     factor = min(factor, len(names))
     held = Counter(
         broker
-        for replicas in place_replicas(brokers(list(names)), partitions, factor, Random(seed))
+        for replicas in ReplicaPlacement(brokers(list(names))).place(partitions, factor, Random(seed))
         for broker in replicas
     )
     assert max(held.values()) - min(held.get(i, 0) for i in range(len(names))) <= factor
@@ -80,7 +80,9 @@ def test_a_topic_that_grows_by_steps_stays_even(count: int, steps: list[int], se
     rng, placed = Random(seed), list[tuple[int, ...]]()
     for step in steps:
         first = placed[0][0] if placed else None
-        placed += place_replicas(brokers([None] * count), step, 1, rng, first_index=len(placed), first_leader=first)
+        placed += ReplicaPlacement(brokers([None] * count)).place(
+            step, 1, rng, first_index=len(placed), first_leader=first
+        )
     leaders = Counter(replicas[0] for replicas in placed)
     assert max(leaders.values()) - min(leaders.get(i, 0) for i in range(count)) <= 1
 
@@ -91,7 +93,7 @@ def test_fenced_brokers_get_replicas_only_if_live_ones_are_too_few(
 ) -> None:
     factor = min(factor, alive + away)
     known = [replace(broker, fenced=broker.broker_id >= alive) for broker in brokers([None] * (alive + away))]
-    for replicas in place_replicas(known, 10, factor, Random(seed)):
+    for replicas in ReplicaPlacement(known).place(10, factor, Random(seed)):
         assert len(set(replicas)) == factor
         assert replicas[0] < alive
         assert sum(broker < alive for broker in replicas) == min(factor, alive)
@@ -99,4 +101,4 @@ def test_fenced_brokers_get_replicas_only_if_live_ones_are_too_few(
 
 def test_placement_needs_a_live_broker() -> None:
     with pytest.raises(KafkaError):
-        place_replicas([replace(broker, fenced=True) for broker in brokers([None])], 1, 1, Random(0))
+        ReplicaPlacement([replace(broker, fenced=True) for broker in brokers([None])]).place(1, 1, Random(0))

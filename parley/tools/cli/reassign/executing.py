@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from parley.broker.controller.replica_placement import place_replicas
+from parley.broker.controller.replica_placement import ReplicaPlacement
 from parley.protocol.client import Client
 from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.invocation import CommandError
@@ -74,6 +74,7 @@ async def generate(
         )
     if not rack_aware:
         chosen = [replace(one, rack=None) for one in chosen]
+    placement = ReplicaPlacement(chosen)
     proposed: Plan = {}
     for topic in sorted(set(topics)):
         indexes = sorted(index for name, index in current if name == topic)
@@ -83,7 +84,7 @@ async def generate(
                 f"The target replication factor of {factor} cannot be reached because only {len(chosen)} broker(s) are "
                 "registered."
             )
-        for index, replicas in zip(indexes, place_replicas(chosen, len(indexes), factor, rng), strict=True):
+        for index, replicas in zip(indexes, placement.place(len(indexes), factor, rng), strict=True):
             proposed[topic, index] = Target(replicas, (ANY_DIRECTORY,) * factor)
     return await _as_it_is(client, current), proposed
 
