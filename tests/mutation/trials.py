@@ -35,6 +35,8 @@ SHORT_S = 0.2
 HANGS_AFTER_S = 60.0
 TIMES_LONGER = 10
 """Tests hang if they take a minute and ten times as long as without a mutant: the machine may do other things too."""
+_NOT_PLANTED = 98
+"""The exit code of a trial whose tests imported the file and not the mutant: a fault of this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,10 @@ def _fork(body: Callable[[], int]) -> _Process:
 
 
 def judge(trials: Sequence[Trial], jobs: int) -> Iterator[tuple[Mutant, bool]]:
-    """Try mutants, ``jobs`` at a time: each mutant, and whether it was killed. Tests that hang kill it too."""
+    """Try mutants, ``jobs`` at a time: each mutant, and whether it was killed. Tests that hang kill it too.
+
+    Ends the program if a mutant was not planted.
+    """
     waiting = list(reversed(trials))
     running: list[tuple[Trial, _Process]] = []
     try:
@@ -126,6 +131,8 @@ def judge(trials: Sequence[Trial], jobs: int) -> Iterator[tuple[Mutant, bool]]:
                 if ended or time.monotonic() - process.began > trial.seconds_max:
                     running.remove((trial, process))
                     process.end()
+                    if ended and os.waitstatus_to_exitcode(status) == _NOT_PLANTED:
+                        sys.exit(f"Error: the tests imported {trial.mutant.path} without its mutant")
                     yield trial.mutant, not ended or status != 0
             time.sleep(0.01)
     finally:
@@ -266,8 +273,10 @@ def _give_and_run(
 
 def _trial_of_import(mutant: Mutant, tests: Sequence[str], program: Program) -> Trial:
     def run() -> int:
-        sys.meta_path.insert(0, _Planted(mutant))
-        return _run_pytest(tests, _Order(program, program.callers_in(str(ROOT / mutant.path))))
+        planted = _Planted(mutant)
+        sys.meta_path.insert(0, planted)
+        code = _run_pytest(tests, _Order(program, program.callers_in(str(ROOT / mutant.path))))
+        return _NOT_PLANTED if planted.is_missed else code
 
     return Trial(mutant, run, program.seconds_max(frozenset(program.seconds)))
 
@@ -299,6 +308,12 @@ class _Planted(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         if fullname != self._name:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, origin=self._path, is_package=self._is_package)
+
+    @property
+    def is_missed(self) -> bool:
+        """True if the module was imported from its file."""
+        imported = sys.modules.get(self._name)
+        return imported is not None and imported.__loader__ is not self
 
     def get_source(self, fullname: str) -> str:
         return self._source

@@ -1,0 +1,25 @@
+"""A mutant that only an import can plant is what the tests import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.mutation.mutants import ROOT
+
+_TRIES = """
+from pathlib import Path
+from tests.mutation.mutants import Mutant
+from tests.mutation.trials import Program, _trial_of_import, judge
+
+path = Path("parley/consensus/keys.py")
+for change in ("", "check_key = print"):
+    mutant = Mutant(path, "appended", 1, path.read_text() + change, "", change)
+    trial = _trial_of_import(mutant, ["tests/consensus/test_keys.py"], Program({}, {}, frozenset()))
+    print([is_killed for _, is_killed in judge([trial], 1)])
+"""
+
+
+def test_the_tests_import_the_mutant() -> None:
+    tried = subprocess.run([sys.executable, "-c", _TRIES], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert tried.stdout.split() == ["[False]", "[True]"]
