@@ -236,6 +236,13 @@ async def test_update_knows_its_nonce_among_later_writes(fault: str, others: int
     assert await other.next_id("n") == 2 + others  # every increment counted once
 
 
+async def test_a_settled_update_of_a_known_value_returns_the_stored_revision() -> None:
+    """The envelope then also contains the nonces of earlier writes, behind the nonce of this one."""
+    kv = KeyValue(await faulty(".A"))
+    await kv.update("n", lambda _: b"1")
+    assert await kv.update("n", lambda _: b"2") == await kv.get("n")
+
+
 async def test_increments_are_exact_under_random_faults() -> None:
     rng = random.Random(11)
     store = MemoryStore()

@@ -39,6 +39,7 @@ EQUIVALENT = [
     ),
     (r" -> log_offset: int = - ?2", "Number", "before every record, as -1"),
     (r"for state in _S if state is not _S\.LEFT", "_IsNot_Lt", "LEFT is the last state"),
+    (r"truncate_from_end\(0\) -> .*\( ?-1\)", "Number", "no offset is below 0"),
     (r"min_insync_replicas if unsettled else 1", "Number", "without unsettled partitions it is not used"),
     (r"(latest|known\.log_offset) < log_offset:", "_Lt_LtE", "no two batches of a log have the same last offset"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),

@@ -17,6 +17,7 @@ from parley.protocol.records.control_batch import ControlMarker, ControlType, bu
 from parley.protocol.records.record import Record
 from parley.protocol.uuids import UUID
 from parley.storage import timestamp_lookup
+from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.log import AppendInfo, Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_reader import LogReader
@@ -489,6 +490,7 @@ class TestTruncating:
         log.flush()
         log.truncate_fully_and_start_at(500)
         assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (500,) * 4
+        assert AppendedEpochs.open(log.directory / APPENDED_EPOCHS, same_boot=True).runs == ()
         assert append(log, b"x") == 500
         check(log)
         assert values_of(reopened(log, clean=False)) == {500: b"x"}

@@ -22,7 +22,7 @@ from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT, Tombstone
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.leader_epoch_cache import EpochStart
 from parley.storage.log_config import LogConfig
-from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
+from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch
 
 
 @pytest.fixture
@@ -131,6 +131,9 @@ async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None
     assert partition.leader_epoch == 2
     assert partition.log.end_offset_for_epoch(0) == (0, 2)
     assert partition.log.end_offset_for_epoch(2) == (2, 4)
+    partition.follower_fetched(OTHER, 4, 0, at(1.0))
+    bench.alter("t", leader=BROKER)
+    assert partition.followers[OTHER].last_fetched_s == NEVER_S, "it was elected again: they may have truncated"
 
 
 async def test_a_replica_waits_while_its_log_knows_a_higher_leader_epoch(bench: Bench) -> None:
@@ -224,6 +227,23 @@ async def test_a_lost_log_is_an_error_that_is_retried(bench: Bench) -> None:
     assert partition.is_acknowledged(0) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.parametrize(
+    ("config", "must_flush"),
+    [
+        (LogConfig(flush_messages=1), True),
+        (LogConfig(flush_messages=2), False),
+        (LogConfig(flush_ms=1000), False),
+    ],
+)
+async def test_an_append_waits_for_a_flush_only_if_flush_messages_says_so(
+    bench: Bench, config: LogConfig, must_flush: bool
+) -> None:
+    """The broker flushes in the background when ``flush.ms`` has passed: no request waits for that."""
+    await bench.create("t", config=config)
+    bench.write("t", 1)
+    assert bench.partition("t").must_flush(NOW_MS + 1000) is must_flush
+
+
 async def test_fetched_records_are_flushed_first_only_if_flush_messages_says_so(bench: Bench) -> None:
     await bench.create("t", replicas=(OTHER, BROKER), leader=OTHER)
     await bench.create("flushed", replicas=(OTHER, BROKER), leader=OTHER, config=LogConfig(flush_messages=2))
@@ -277,6 +297,7 @@ async def test_fetches_that_wait_count_only_bytes_that_were_appended(bench: Benc
     partition = bench.partition("t")
     watching = Watching()
     partition._purgatories.fetch.watch(watching, (partition,), 60)
+    partition.opened(partition.log)
     partition.change(replace(partition.state, partition_epoch=partition.state.partition_epoch + 1))
     partition.config_changed()
     partition.propose_isr((BROKER, OTHER))

@@ -93,7 +93,7 @@ def test_the_largest_generation_that_has_a_successor_is_read() -> None:
 
 @pytest.mark.parametrize("protocol_type", ["consumer", None])
 def test_a_group_comes_back_as_it_was_written(protocol_type: str | None) -> None:
-    group = Membership(GroupState.STABLE, 70, 5, protocol_type, "range", assignments={"a": b"all", "b": b"some"})
+    group = Membership(GroupState.STABLE, 70, 5, protocol_type, "range", "a", assignments={"a": b"all", "b": b"some"})
     for name in ("b", "a"):
         group.add(GroupMember(name, f"i-{name}", "c", "h", 30, 20, (("range", name.encode()),)))
     replay = Replay(3)
@@ -102,7 +102,7 @@ def test_a_group_comes_back_as_it_was_written(protocol_type: str | None) -> None
     found = restored.membership
     assert (restored.group_id, restored.partition, found.state, found.state_since_ms) == ("g", 3, GroupState.STABLE, 70)
     assert (found.generation, found.protocol_type, found.protocol) == (5, protocol_type, "range")
-    assert (found.leader_id, found.static_ids) == ("b", {"i-b": "b", "i-a": "a"})
+    assert (found.leader_id, found.static_ids) == ("a", {"i-b": "b", "i-a": "a"})
     assert [(m.member_id, m.client_id, m.client_host, m.session_timeout_ms) for m in found.members.values()] == [
         ("b", "c", "h", 20),
         ("a", "c", "h", 20),

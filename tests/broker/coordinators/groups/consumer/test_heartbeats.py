@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -78,6 +79,24 @@ def test_a_settled_member_that_says_nothing_changes_nothing() -> None:
     assert not says(subscribed_topic_names=["a"])
     group.change_topics(a=4, b=1)
     assert not says()
+
+
+@pytest.mark.parametrize(
+    ("field", "detail", "value"),
+    [
+        ("rebalance_timeout_ms", "rebalance_timeout_ms", 0),
+        ("server_assignor", "assignor", "range"),
+        ("rack_id", "rack_id", "r2"),
+        ("subscribed_topic_regex", "regex", "b.*"),
+        ("subscribed_topic_names", "topics", ("b",)),
+    ],
+)
+def test_a_heartbeat_may_change_a_single_detail(field: str, detail: str, value: Any) -> None:
+    group = bench()
+    epoch = group.join("m", "a").member_epoch
+    before = group.group.members["m"].details
+    group.heartbeat("m", epoch, **{field: value})
+    assert group.group.members["m"].details == replace(before, **{detail: value})
 
 
 def test_the_first_member_gets_everything() -> None:
