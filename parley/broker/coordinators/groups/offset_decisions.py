@@ -169,8 +169,14 @@ def commit_transactional(
     The caller must have verified that the transaction is open and includes the group. The log rejects a fenced epoch.
     """
     group = shard.groups.get(committer.group_id)
-    check_may_commit_transactional(group, committer)
-    _check_partitions(group, committer, offsets, shard)
+    try:
+        check_may_commit_transactional(group, committer)
+        _check_partitions(group, committer, offsets, shard)
+    except KafkaError as error:
+        if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
+            raise
+        # TxnOffsetCommit has no such error: the producers would take it for fatal, and could not abort.
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION) from error
     transactions = shard.open_transactions
     if producer.producer_id not in transactions and len(transactions) >= OPEN_TRANSACTIONS_MAX:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Too many open transactions. Retry later.")
@@ -198,7 +204,9 @@ def delete_offsets(
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     are_read = {topic: subscribes_to(group, topic) for topic in {topic for topic, _ in wanted}}
     codes = {
-        partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if are_read[partition[0]] else refusal
+        partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        if refusal is ErrorCode.NONE and are_read[partition[0]]
+        else refusal
         for partition, refusal in wanted.items()
     }
     known = group.partitions_in_log()

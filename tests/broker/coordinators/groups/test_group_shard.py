@@ -459,6 +459,15 @@ def test_without_a_generation_any_member_id_may_commit_to_a_group_without_member
     assert raised.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_the_offsets_of_unknown_partitions_are_not_found_even_if_a_member_reads_the_topic() -> None:
+    shard = empty_shard()
+    shard.find_or_create("g").membership = membership = Membership(generation=3, protocol_type="consumer")
+    membership.add(GroupMember("m", None, "c", "h", 1, 1, ()))
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    decision = offset_decisions.delete_offsets(shard, "g", {T0: ErrorCode.NONE, T1: unknown})
+    assert decision.reply == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, T1: unknown}
+
+
 def test_which_producers_may_commit_for_a_group() -> None:
     shard = empty_shard()
 

@@ -264,12 +264,9 @@ def leave(
 
 
 def _leaver(leaving: LeaveGroupRequest.MemberIdentity, group: ConsumerGroup) -> Member:
+    """Return a member of either protocol: administrators remove members of both with this request."""
     if leaving.group_instance_id is None:
-        member = require_member(group, leaving.member_id)
-    else:
-        static = group.members.get(group.static_ids.get(leaving.group_instance_id, ""))
-        known_id = leaving.member_id or (static.member_id if static is not None else "")
-        member = require_static(static, known_id, leaving.group_instance_id)
-    if member.details.classic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {leaving.member_id} does not use the classic protocol.")
-    return member
+        return require_member(group, leaving.member_id)
+    static = group.members.get(group.static_ids.get(leaving.group_instance_id, ""))
+    known_id = leaving.member_id or (static.member_id if static is not None else "")
+    return require_static(static, known_id, leaving.group_instance_id)

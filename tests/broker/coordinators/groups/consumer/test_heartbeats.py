@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
+from parley.broker.coordinators.groups.any_group import leave
 from parley.broker.coordinators.groups.background import BackgroundWork
 from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.consumer import regexes
@@ -24,11 +25,12 @@ from parley.broker.coordinators.groups.consumer.regexes import AGAIN_AFTER_MS, R
 from parley.broker.coordinators.groups.consumer.sessions import session
 from parley.broker.coordinators.groups.decided_targets import DecidedTargets
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.offset_decisions import delete_group
+from parley.broker.coordinators.groups.offset_decisions import Committer, commit_transactional, delete_group
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.codec import encode_stored
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from parley.protocol.messages.groups import LeaveGroupRequest
 from parley.protocol.messages.stored import ConsumerProtocolAssignment
 from tests.broker.coordinators.groups.consumer.bench import (
     GROUP,
@@ -39,6 +41,7 @@ from tests.broker.coordinators.groups.consumer.bench import (
     topic_id,
     with_topics,
 )
+from tests.broker.coordinators.groups.grouped import at
 
 
 def bench(**properties: str) -> ConsumerBench:
@@ -446,6 +449,41 @@ def test_an_error_about_missing_re2_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(KafkaError, match="Install the package google-re2"):
         matched(["never compiled before"], ["a"])
+
+
+# --- Administrators and transactional producers ---
+
+
+@pytest.mark.parametrize(("member_id", "instance"), [("", "i"), ("m", None), ("m", "i")])
+def test_administrators_remove_members_of_the_consumer_protocol(member_id: str, instance: str | None) -> None:
+    """As in Apache Kafka 4.3.1: Admin.removeMembersFromConsumerGroup sends LeaveGroup."""
+    group = bench()
+    group.join("m", "a", instance_id="i")
+    group.join("n", "a")
+    kind = LeaveGroupRequest.MemberIdentity
+    identities = [kind(member_id=member_id, group_instance_id=instance), kind(member_id="x")]
+    codes = group.decide(lambda shard, now_ms: leave(GROUP, identities, shard, now_ms))
+    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert list(group.group.members) == ["n"]
+    refused(ErrorCode.UNKNOWN_MEMBER_ID, group.heartbeat, "m", 2, instance_id="i")
+
+
+def test_a_producer_with_a_stale_member_epoch_gets_an_error_that_it_knows() -> None:
+    """Only after ILLEGAL_GENERATION, producers abort their transaction and continue. STALE_MEMBER_EPOCH is fatal."""
+    group = bench()
+    group.join("m", "a")
+    group.join("n", "a")
+    group.heartbeat("m", 2, topic_partitions=owned(0, 1))
+
+    def send(epoch: int, partition: int) -> None:
+        committer, producer = Committer(GROUP, "m", None, epoch), ProducerIdentity(1, 0)
+        offsets = {("a", partition): at(5)}
+        group.decide(lambda shard, now_ms: commit_transactional(shard, committer, producer, offsets))
+
+    send(3, 0)
+    send(2, 0)
+    refused(ErrorCode.ILLEGAL_GENERATION, send, 2, 3)
+    refused(ErrorCode.ILLEGAL_GENERATION, send, 4, 0)
 
 
 # --- From one protocol to the other ---

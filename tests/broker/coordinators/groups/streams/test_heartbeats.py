@@ -422,7 +422,7 @@ def test_members_commit_in_their_epoch_or_for_tasks_that_they_have_had_since() -
     def transactional() -> object:
         return group.decide(lambda shard, now_ms: commit_transactional(shard, old, producer, offsets))
 
-    assert code_of(transactional) is ErrorCode.STALE_MEMBER_EPOCH
+    assert code_of(transactional) is ErrorCode.ILLEGAL_GENERATION
 
 
 def test_a_group_without_members_is_deleted_or_becomes_a_classic_one() -> None:
