@@ -55,8 +55,8 @@ from parley.broker.metadata.encoding import (
     registration_to_json,
     scram_from_json,
     scram_to_json,
-    state_from_json,
     state_to_json,
+    states_from_json,
     to_json,
     token_from_json,
     token_to_json,
@@ -64,7 +64,7 @@ from parley.broker.metadata.encoding import (
 from parley.broker.metadata.feature_levels import DEFAULT_LEVELS, TRANSACTION_VERSION
 from parley.broker.metadata.feature_support import QUOTAS, SECURITY, features_in_use
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+from parley.broker.metadata.types import ConfigResource, ResourceType, TopicImage
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import bucket_from_json, bucket_to_json
 from parley.protocol.security.scram import ScramCredential
@@ -292,10 +292,10 @@ def _delete_topic(writes: Writes, before: MetadataImage, name: str) -> None:
 
 
 def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]) -> TopicImage:
-    states: list[PartitionState] = []
+    values: list[list[Any]] = []
     for chunk in range((value["partitions"] - 1) // CHUNK_PARTITIONS + 1):
         content = json.loads(stored[_chunk_key(name, chunk)])
         if content["topic_id"] != value["topic_id"]:
             raise ValueError(f"the partitions of topic '{name}' in the coordination store belong to another topic id")
-        states += [state_from_json(state) for state in content["partitions"]]
-    return TopicImage(name, UUID(value["topic_id"]), tuple(states[: value["partitions"]]))
+        values += content["partitions"]
+    return TopicImage(name, UUID(value["topic_id"]), tuple(states_from_json(values[: value["partitions"]])))

@@ -116,6 +116,23 @@ class PartitionState:
         """True if there is an ELR or a last known ELR. The high watermark does not advance until both are cleared."""
         return bool(self.elr or self.last_known_elr)
 
+    def without_leader(self) -> PartitionState:
+        """Return this state without its leader. A broker does this to all its partitions when it starts, so this is
+        faster than ``dataclasses.replace``."""
+        return PartitionState(
+            self.replicas,
+            self.isr,
+            NO_LEADER,
+            self.leader_epoch,
+            self.partition_epoch,
+            self.adding,
+            self.removing,
+            self.elr,
+            self.last_known_elr,
+            self.directories,
+            self.unclean_epoch,
+        )
+
     def directory(self, broker_id: int) -> UUID:
         """Return the id of the log directory of a broker's replica; ``UNASSIGNED_DIRECTORY`` if it is not known."""
         if not self.directories or broker_id not in self.replicas:

@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,7 +31,7 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import NO_LEADER, PartitionState, ResourceType
+from parley.broker.metadata.types import PartitionState, ResourceType
 from parley.broker.metrics.registry import Metrics
 from parley.broker.replication.partition import FixedIsr, IsrPolicy, Partition, Purgatories
 from parley.broker.runtime.steps import each_of, now_or_in_turns
@@ -82,6 +81,7 @@ class HostedPartitions:
         self._tasks = tasks
         self._metrics = metrics
         self._image: MetadataImage | None = None
+        self._may_lead = True  # whether the latest image contains the registration of this process
         self._configs: tuple[MetadataImage | None, dict[str, LogConfig]] = (None, {})
         self._isr_policy: IsrPolicy = FixedIsr()
         self._when_lost: list[Callable[[], None]] = []
@@ -148,6 +148,7 @@ class HostedPartitions:
         creates_topics = any(isinstance(change, TopicCreated) for change in delta.changes)
         known_deleted = frozenset(self.image.deleted_topics if creates_topics else ())
         self._image = image
+        self._may_lead = self._broker_id not in image.brokers or self.is_registered(image)
         added: dict[Partition, bool] = {}  # True for a partition that the cluster has just created
         reconfigured: dict[str, None] = {}
         for change in delta.changes:
@@ -246,10 +247,7 @@ class HostedPartitions:
         predecessor, that epoch would start at two offsets, and followers could not find where logs diverge. The
         registration of this process gives all these partitions new leader epochs.
         """
-        image = self.image
-        if state.leader != self._broker_id or self._broker_id not in image.brokers or self.is_registered(image):
-            return state
-        return replace(state, leader=NO_LEADER)
+        return state if self._may_lead or state.leader != self._broker_id else state.without_leader()
 
     def _drop_topic(self, topic: str, topic_id: UUID, *, is_stray: bool) -> None:
         partitions = self.by_topic.get(topic, {})

@@ -21,7 +21,8 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.encoding import changes_from_bytes, changes_to_bytes, state_from_json, state_to_json
-from parley.broker.metadata.types import PartitionState
+from parley.broker.metadata.types import PartitionState, TopicImage
+from parley.protocol.uuids import UUID
 from tests.broker.metadata.test_image import entries, registrations, resources, security_changes, states, topics
 from tests.support.uuids import uuids
 
@@ -63,3 +64,16 @@ def test_bytes_that_are_not_changes_are_refused(wrong: bytes) -> None:
 def test_states_of_older_stores_are_read_and_keep_their_form(stored: list[Any], state: PartitionState) -> None:
     assert state_from_json(stored) == state
     assert state_to_json(state) == stored
+
+
+def test_equal_states_of_a_topic_share_one_object() -> None:
+    one, other, moving = (
+        PartitionState((1,), (1,), 1),
+        PartitionState((2,), (2,), 2),
+        PartitionState((1,), (1,), 1, 0, 1, (2,)),
+    )
+    topic = TopicImage("t", UUID(int=1), (one, other, one, moving))
+    (created,) = changes_from_bytes(changes_to_bytes([TopicCreated(topic)]))
+    assert isinstance(created, TopicCreated)
+    assert created.topic == topic
+    assert created.topic.partitions[0] is created.topic.partitions[2]

@@ -15,6 +15,7 @@ import pytest
 from parley import Broker
 from parley.broker.membership.registration import Registration
 from parley.broker.metadata.changes import DeletedTopicsReplaced, Delta, PartitionChanged, TopicCreated
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, ResourceType, TopicImage
 from parley.broker.replication.hosted_partitions import OPENED_IN_A_TURN, REMOVED_AT_A_TIME
 from parley.broker.replication.partition import Partition
@@ -324,6 +325,23 @@ async def test_a_process_does_not_lead_under_the_epoch_of_an_earlier_process(tmp
         assert bench.partition(topic).is_leader
     assert bench.write("before") == 1
     assert [entry.epoch for entry in bench.partition("before").log.leader_epochs.entries] == [0, 2]
+    await bench.tasks.close()
+
+
+async def test_a_delta_looks_once_for_the_registration_however_many_partitions_it_changes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.create("many", partitions=20)
+    looked: list[MetadataImage] = []
+
+    def is_registered(image: MetadataImage) -> bool:
+        looked.append(image)
+        return False
+
+    bench.partitions.is_registered = is_registered
+    states = bench.metadata.image.topics["many"].partitions
+    bench.change(*(PartitionChanged("many", index, state) for index, state in enumerate(states)))
+    assert looked == [bench.metadata.image]
+    assert not any(bench.partition("many", index).is_leader for index in range(20))
     await bench.tasks.close()
 
 
