@@ -25,7 +25,11 @@ TARGETS = {
     "parley/broker/replication/truncation_decisions.py": _REPLICATION,
     "parley/broker/replication/followed_partition.py": _REPLICATION,
     "parley/broker/coordinators": ["tests/broker/coordinators"],
-    "parley/broker/controller": ["tests/broker/controller", "tests/broker/api"],
+    "parley/broker/controller": [
+        "tests/broker/controller",
+        "tests/broker/api",
+        "tests/broker/security/test_delegation_tokens.py",
+    ],
     "parley/consensus/recipes": [
         "tests/consensus/test_recipes.py",
         "tests/consensus/test_settled_write.py",

@@ -20,8 +20,10 @@ ONE, TWO = UUID(int=101), UUID(int=102)
 Asked = AssignReplicasToDirsRequest
 
 
-def test_an_assignment_changes_the_directory_of_this_replica_only() -> None:
-    image = image_with(PartitionState((1, 2), (1, 2), 1, leader_epoch=3, partition_epoch=7))
+@pytest.mark.parametrize("before", [UNASSIGNED_DIRECTORY, ONE, UUID(int=103)])
+def test_an_assignment_changes_the_directory_of_this_replica_only(before: UUID) -> None:
+    directories = (UNASSIGNED_DIRECTORY, before)
+    image = image_with(PartitionState((1, 2), (1, 2), 1, leader_epoch=3, partition_epoch=7, directories=directories))
     topic_id = image.topics[TOPIC].topic_id
     decision = assign_directories(image, 2, epoch_of(2), [DirectoryAssignment(topic_id, 0, TWO)])
     assert decision.result == [ErrorCode.NONE]

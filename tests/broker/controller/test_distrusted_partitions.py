@@ -79,7 +79,7 @@ def test_leader_epochs_that_no_log_has_are_passed_when_the_store_was_set_back() 
     assert [state.leader_epoch for state in after.topics["t"].partitions] == [8, 9]
     late = replace(broker(2, 7, incarnation=22), seen_leader_epoch=9)
     after = after.with_changes(register_broker(after, late, report(22, log(5), log(5)), rules).changes)
-    assert [state.leader_epoch for state in after.topics["t"].partitions] == [10, 10]
+    assert [(state.leader_epoch, state.partition_epoch) for state in after.topics["t"].partitions] == [(10, 42)] * 2
     assert after.brokers[2].seen_leader_epoch == -1, "only a registration on its way to the controller has it"
 
 
