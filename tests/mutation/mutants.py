@@ -19,6 +19,9 @@ GUARDS = re.compile(r"(frozen|slots)=(True|False)")
 EQUIVALENT = [
     (r"== NO_EPOCH\b", "_Eq_LtE", "no epoch is below NO_EPOCH"),
     (r"!= NO_EPOCH\b", "_NotEq_Gt", "no epoch is below NO_EPOCH"),
+    (r"== NO_LEADER\b", "_Eq_LtE", "no broker id is below NO_LEADER"),
+    (r"!= NO_LEADER\b", "_NotEq_Gt", "no broker id is below NO_LEADER"),
+    (r"shift % max\(1, .* -> .*max\( ?2,", "Number", "with one or two brokers the shift changes nothing"),
     (r"self\.first_request = 0", "Number", "the fetcher sets it before the state is FETCHING, and reads it only then"),
     (r"state_since_ms: int = -1", "Number", "read only in groups that have entered a state or come from the log"),
     (r" -> .*transaction_version: int = +-?1\b", "Number", "the rules for markers change with version 2"),

@@ -40,7 +40,6 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.schema import ZERO_UUID
 from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
@@ -110,11 +109,10 @@ class Administration:
         return outcomes
 
     def _new_topic_id(self) -> UUID:
-        """Return a random topic id (UUID version 4) that Kafka does not reserve and that, as text, does not start with
-        a dash."""
+        """Return a random topic id that, as text, does not start with a dash. Kafka reserves no UUID of version 4."""
         while True:
             new = UUID(int=self._rng.getrandbits(128), version=4)
-            if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
+            if new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
                 return new
 
     def _new_topic_check(self, config: BrokerConfig) -> TopicPolicy:
