@@ -151,6 +151,9 @@ class IcebergTable:
 
     def append(self, rows: pa.Table, offsets: Mapping[str, int]) -> None:
         """Append rows. Columns that the table lacks are added to it. Raises IcebergConflict."""
+        from parley.pipeline.tables.iceberg_nulls import keep_nulls
+
+        keep_nulls()
 
         def write(transaction: Transaction, summary: dict[str, str]) -> None:
             self._widen(transaction, rows.schema)

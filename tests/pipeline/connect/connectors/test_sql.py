@@ -355,6 +355,19 @@ def test_values_without_schema_and_new_columns(url: str) -> None:
         put(strict, [record(0, {"e": 1})])
 
 
+@pytest.mark.parametrize("name", ["100%", "%s", "%(x)s", "%%", ":p", "{0}", 'a"b', "x\\:y"])
+def test_names_that_mean_something_to_a_driver(url: str, name: str) -> None:
+    task = sink(url, auto_evolve="true", table_name_format=name)
+    put(task, [record(0, {"a": 1}), record(1, {name: 2}), record(2, {name: 2.5})])
+    put(task, [record(3, {name: None}), record(4, {name: 3})], 3)
+    engine = open_engine(url, None, None)
+    with engine.connect() as connection:
+        table = sa.Table(name, sa.MetaData(), autoload_with=connection)
+        rows = [tuple(row) for row in connection.execute(sa.select(table.c.a, table.c[name]))]
+    engine.dispose()
+    assert rows == [(1, None), (None, 2.0), (None, 2.5), (None, None), (None, 3.0)]
+
+
 def test_tables_that_are_not_there(url: str) -> None:
     task = sink(url, auto_create="false")
     with pytest.raises(ConnectError, match=r"no table t; auto\.create"):

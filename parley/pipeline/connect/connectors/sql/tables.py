@@ -90,7 +90,7 @@ def locked(connection: sa.Connection, name: str, *, alone: bool) -> sa.Table | N
     if connection.dialect.name == "postgresql":
         mode = "ACCESS EXCLUSIVE" if alone else "ROW EXCLUSIVE"
         words = _table_words(connection, sa.Table(bare, sa.MetaData(), schema=schema))
-        connection.execute(sa.text(f"LOCK TABLE {words} IN {mode} MODE"))
+        connection.exec_driver_sql(f"LOCK TABLE {words} IN {mode} MODE")
     return reflected(connection, name)
 
 
@@ -121,8 +121,8 @@ def add_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, 
     """Add columns for these Arrow types. Raises MakingFailed."""
     for name, kind in kinds.items():
         words = f"{_quoted(connection, name)} {_type_words(connection, kind)}"
-        added = sa.text(f"ALTER TABLE {_table_words(connection, table)} ADD COLUMN {words}")
-        making(partial(connection.execute, added))
+        added = f"ALTER TABLE {_table_words(connection, table)} ADD COLUMN {words}"
+        making(partial(connection.exec_driver_sql, added))
 
 
 def widen_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ def widen_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str
         temporary = _quoted(connection, f"{name}_widened")
         try:
             for statement in statements or ():
-                connection.execute(sa.text(statement.format(*words, temporary)))
+                connection.exec_driver_sql(statement.format(*words, temporary))
         except (sa.exc.ProgrammingError, sa.exc.NotSupportedError, sa.exc.OperationalError) as error:
             if connection.dialect.name != "sqlite" and isinstance(error, sa.exc.OperationalError):
                 raise
@@ -157,12 +157,14 @@ _WIDENING: Final[Mapping[str, Sequence[str]]] = {
 
 
 def _table_words(connection: sa.Connection, table: sa.Table) -> str:
-    return connection.dialect.identifier_preparer.format_table(table).replace(":", "\\:")
+    """Quote the table's name for ``exec_driver_sql``."""
+    return connection.dialect.identifier_preparer.format_table(table)
 
 
 def _quoted(connection: sa.Connection, name: str) -> str:
-    """Quote a name for a textual statement, in which a colon would start a parameter."""
-    return connection.dialect.identifier_preparer.quote(name).replace(":", "\\:")
+    """Quote a name for ``exec_driver_sql``. (``sa.text`` would double a ``%`` again, and a colon would start a
+    parameter.)"""
+    return connection.dialect.identifier_preparer.quote(name)
 
 
 def _type_words(connection: sa.Connection, kind: Any) -> str:
