@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import dropwhile
 from typing import Any
 
 from parley.broker.config.broker_config import BrokerConfig, warning_about
@@ -109,7 +110,10 @@ _DEFAULT_TEXTS = _default_texts(BrokerConfig.KEYS)
 def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -> Entry:
     key = config.key(name)
     sensitive = key is None or key.is_sensitive
-    synonyms = _synonyms(layers, _names(name, key), sensitive=sensitive)
+    places = _synonyms(layers, _names(name, key), sensitive=sensitive)
+    # As in Kafka: a key of another name is used only after this name's own places. It does not outrank them, even if
+    # its layer does.
+    synonyms = tuple(dropwhile(lambda place: place.name != name, places))
     written = next((synonym.value for synonym in synonyms if synonym.name == name), None)
     return Entry(
         name=name,

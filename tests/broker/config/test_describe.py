@@ -86,6 +86,20 @@ def test_a_listeners_own_value_falls_back_to_the_key() -> None:
     )
 
 
+def test_a_changed_key_does_not_outrank_a_listeners_own_value() -> None:
+    name = "listener.name.plaintext.sasl.enabled.mechanisms"
+    config = BrokerConfig.from_properties({name: "PLAIN", "sasl.enabled.mechanisms": "GSSAPI"})
+    changed = config.with_dynamic({}, {"sasl.enabled.mechanisms": "OAUTHBEARER"})
+    entry = by_name(describe_broker(changed))[name]
+    assert (entry.value, entry.source) == ("PLAIN", ConfigSource.STATIC)
+    assert entry.synonyms[0] == Synonym(name, "PLAIN", ConfigSource.STATIC)
+
+
+def test_a_key_that_is_not_set_has_the_default_as_source() -> None:
+    entry = by_name(describe_broker(BrokerConfig.from_properties({"log.retention.hours": "5"})))["log.retention.ms"]
+    assert (entry.value, entry.source, entry.synonyms) == (None, ConfigSource.DEFAULT, ())
+
+
 def test_the_cluster_default_has_its_own_entries() -> None:
     entries = by_name(describe_cluster_default(BROKER))
     assert set(entries) == {"log.segment.bytes", "log.cleaner.threads"}
