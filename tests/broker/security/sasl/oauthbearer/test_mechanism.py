@@ -89,6 +89,11 @@ async def test_a_signed_token_logs_its_subject_in(token: Callable[[], str]) -> N
     assert await accepted(exchange(), token())
 
 
+async def test_the_issuers_clock_may_be_ahead() -> None:
+    now = int(time.time())
+    assert await accepted(exchange(), signed(iat=now + 3600, exp=now + 7200))
+
+
 async def test_a_session_ends_with_its_token() -> None:
     expires = int(time.time()) + 77
     reply = await evaluated(exchange(), message(signed(exp=expires)))
@@ -127,6 +132,7 @@ FORGED: Mapping[str, Callable[[], str]] = {
     "without expiry": lambda: signed(exp=None),
     "not yet valid": lambda: signed(nbf=time.time() + 100),
     "without time of issue": lambda: signed(iat=None),
+    "time of issue of another type": lambda: signed(iat=["now"]),
     "another issuer": lambda: signed(iss="https://evil.example"),
     "without issuer": lambda: signed(iss=None),
     "another audience": lambda: signed(aud="elsewhere"),
