@@ -29,7 +29,7 @@ $(VENV)/.ready: $(VENV)/.brokers
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,lint]'
 	touch $@
 
-build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compiled
+build: $(VENV)/.ready  ## the environment in .venv, some modules compiled
 
 $(VENV)/.spark: $(VENV)/.brokers
 	@echo "Spark is installed into $(VENV): 450 MB, which takes some minutes."

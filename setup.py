@@ -1,4 +1,4 @@
-"""Compiles the byte-walking modules with mypyc.
+"""Compiles the modules of ``[tool.parley] compiled`` with mypyc.
 
 Without a C compiler the same sources run interpreted: the extensions are optional, so a failed compilation only costs
 speed. The digest of each compiled source is written beside the package (``parley/_built.json``); ``parley.compiled``

@@ -1,10 +1,10 @@
-"""Reports which of the byte-walking modules run compiled, and guards against stale ones.
+"""Reports which of the modules of ``[tool.parley] compiled`` run compiled, and guards against stale ones.
 
 ``setup.py`` compiles a few modules with mypyc and records the digest of each compiled source. Python prefers an
-extension module to the source beside it, so without a guard an edit would be ignored silently. The finder in this
-module, installed by ``parley/protocol/__init__.py`` before any of those modules is imported, compares the digests: a
-stale module is imported from its source, with one warning that says how to rebuild it. ``PARLEY_PURE=1`` runs every
-module from its source.
+extension module to the source beside it, so without a guard an edit would be ignored silently. The guard in this
+module, installed by ``parley/protocol/__init__.py`` before any of those modules is imported, compares the digests: if a
+module is stale, all of them are imported from their sources, with one warning that says how to rebuild them.
+``PARLEY_PURE=1`` does the same without a warning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +26,7 @@ _BUILT = _PACKAGE / "_built.json"
 
 
 class StaleModuleWarning(RuntimeWarning):
-    """A compiled module is older than its source, so the source runs instead."""
+    """A compiled module is older than its source, so the sources run instead."""
 
 
 def built_digests() -> dict[str, str]:
@@ -48,40 +48,40 @@ def _is_stale(module: str, digest: str) -> bool:
     return source.exists() and hashlib.sha256(source.read_bytes()).hexdigest() != digest
 
 
-class _SourceFirst:
-    """A finder for ``sys.meta_path`` that imports the source of a module if its compiled form must not be used.
+class _FromSource:
+    """A finder for ``sys.meta_path`` that imports the sources of modules, although they have a compiled form.
 
     It has no base class, because ``importlib.abc`` imports much that the rest of a broker does not need.
     """
 
-    def __init__(self, digests: dict[str, str], pure: bool) -> None:
-        self._digests = digests
-        self._pure = pure
+    def __init__(self, modules: Collection[str]) -> None:
+        self._modules = modules
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        digest = self._digests.get(fullname)
-        if digest is None:
-            return None
-        stale = _is_stale(fullname, digest)
-        if stale and not self._pure:
-            warnings.warn(
-                f"{fullname} was compiled from an older source and runs interpreted; rebuild with `make build`",
-                StaleModuleWarning,
-                stacklevel=2,
-            )
-        if not (stale or self._pure):
+        if fullname not in self._modules:
             return None
         source = str(source_of(fullname))
         return importlib.util.spec_from_file_location(fullname, source, loader=SourceFileLoader(fullname, source))
 
 
 def install_guard() -> None:
-    """Put the finder first on ``sys.meta_path``. Called once, by ``parley/protocol/__init__.py``."""
+    """Let all modules run from their sources if one of them is stale. Called once, by ``parley/protocol/__init__.py``.
+
+    Compiled modules call each other without Python's imports, so a stale module must not run beside them.
+    """
     digests = built_digests()
-    if digests:
-        sys.meta_path.insert(0, _SourceFirst(digests, pure=os.environ.get("PARLEY_PURE", "") not in ("", "0")))
+    is_pure = os.environ.get("PARLEY_PURE", "") not in ("", "0")
+    stale = [] if is_pure else [module for module, digest in digests.items() if _is_stale(module, digest)]
+    if stale:
+        warnings.warn(
+            f"compiled from an older source: {', '.join(stale)}; all modules run interpreted until `make build`",
+            StaleModuleWarning,
+            stacklevel=2,
+        )
+    if is_pure or stale:
+        sys.meta_path.insert(0, _FromSource(digests))
 
 
 def status() -> dict[str, str]:

@@ -186,7 +186,19 @@ def test_a_stale_module_is_not_used_and_a_warning_says_how_to_rebuild(package: P
     status, said = run(package)
     assert status == "interpreted"
     assert "StaleModuleWarning" in said
+    assert MODULE in said
     assert "make build" in said
+
+
+@needs_compiled
+def test_with_a_stale_module_the_others_run_from_their_sources_too(package: Path) -> None:
+    """They would call the stale module's compiled form, which was never imported."""
+    with (package / "parley/protocol/records/batch_header.py").open("a") as source:
+        source.write("\n# changed\n")
+    status, said = run(package)
+    assert status == "interpreted"
+    assert MODULE not in said
+    assert "parley.protocol.records.batch_header" in said
 
 
 def test_nothing_compiled_is_no_fault(package: Path) -> None:
