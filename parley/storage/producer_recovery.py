@@ -20,11 +20,11 @@ milliseconds."""
 _log = logging.getLogger(__name__)
 
 
-def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
+def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> bool:
     """Apply the batches of a segment, from ``offset`` on, to ``producers``. The transaction index of the segment must
     be complete.
 
-    Ignores batches after a damaged batch. Blocks. Raises ``OSError``.
+    Ignores batches after a damaged batch, and then returns False. Blocks. Raises ``OSError``.
     """
     try:
         begin = segment.find(offset)
@@ -36,6 +36,8 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
                 producers.apply(header, now_ms=min(header.max_timestamp, now_ms), control=marker)
     except CorruptRecord as error:
         _log.error("cannot restore all producers of %r: %s", segment, error)
+        return False
+    return True
 
 
 def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:

@@ -36,12 +36,20 @@ def note(
 ) -> None:
     """Update the producer state and, if the batch aborts a transaction, the transaction index of ``segment``.
 
-    During recovery, the index may already contain the transaction. Raises ``OSError`` if the index cannot be written.
+    Raises ``OSError`` if the index cannot be written.
     """
+    aborted = apply(header, marker, producers, now_ms)
+    if aborted is not None:
+        segment.transactions.append(aborted)
+
+
+def apply(
+    header: BatchHeader, marker: ControlMarker | None, producers: ProducerState, now_ms: int
+) -> AbortedTransaction | None:
+    """Update the producer state. Return the transaction that the batch aborts, or None."""
     completed = producers.apply(header, now_ms=now_ms, control=marker)
-    if completed is not None and completed.aborted and completed.last_offset > segment.transactions.last_offset:
-        segment.transactions.append(
-            AbortedTransaction(
-                completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
-            )
-        )
+    if completed is None or not completed.aborted:
+        return None
+    return AbortedTransaction(
+        completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+    )

@@ -173,10 +173,11 @@ class ReadableSegment:
     def find_timestamp(self, timestamp: int) -> int:
         """Return the position from which to search for the first batch with a timestamp of at least ``timestamp``.
 
-        Uses the entry of the time index if it agrees with the batch that it points to; otherwise returns 0. Raises
-        ``CorruptRecord``, ``OSError``.
+        Uses the entry of the time index if it agrees with the batch that it points to; otherwise returns 0. Uses only
+        earlier timestamps: an altered entry with ``timestamp`` itself may point past the first of several such batches.
+        Raises ``CorruptRecord``, ``OSError``.
         """
-        return self._reaching(self.time_index.lookup(timestamp))
+        return self._reaching(self.time_index.lookup(timestamp - 1))
 
     def _reaching(self, hint: TimestampOffset) -> int:
         found = self.find(hint.offset) if hint.timestamp >= 0 else None

@@ -19,6 +19,7 @@ import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from parley.protocol.records.batch_header import BatchHeader, Buffer
@@ -36,7 +37,7 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_recovery import replay
 from parley.storage.producer_state import ProducerState
-from parley.storage.producer_updates import marker_of, note
+from parley.storage.producer_updates import marker_of
 from parley.storage.readable_segment import UNSEALED
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile
@@ -44,6 +45,7 @@ from parley.storage.segment_names import DIGEST_SUFFIX, INDEX_SUFFIXES, LOG_SUFF
 from parley.storage.segment_scan import Scan
 from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex
+from parley.storage.transaction_recovery import TransactionScan
 
 _log = logging.getLogger(__name__)
 
@@ -419,6 +421,8 @@ class _Loader:
                 end, expected, self._last_batch = position + header.size_bytes, header.next_offset, header
             if end != segment.size:
                 raise CorruptRecord(f"no batch ends at byte {segment.size}")
+            if segment.transactions.last_offset >= expected:
+                raise CorruptRecord(f"{segment.transactions.path} goes beyond the end")
         except CorruptRecord as error:
             _log.warning("scanning the last segment of %s: %s", self._directory, error)
             segment.release()
@@ -454,9 +458,12 @@ class _Loader:
             self._epochs.truncate_from_end(in_doubt[0])
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
+        is_whole = segments[0].base_offset <= start and not self._missing and not any(each.damage for each in segments)
         for number, segment in enumerate(segments):  # ``_drop`` may remove segments from the list meanwhile
             if segment.base_offset in self.scanned:
-                scan = self._scans[segment.base_offset] = Scan(segment, self._config, self._learn)
+                transactions = TransactionScan(segment.transactions.entries())
+                scan = Scan(segment, self._config, partial(self._learn, transactions))
+                self._scans[segment.base_offset] = scan
                 ends_here = self._in_doubt(segment.end_offset) and not self._was_compacted_by_kafka(segment)
                 scan.run(
                     past_damage=not ends_here,
@@ -468,8 +475,13 @@ class _Loader:
                 is_followed = segment.end_offset in (scan.end, UNSEALED) or self._may_end_early(segment)
                 if ends_here and (scan.tail is not None or not is_followed):
                     self._drop(segments, number + 1)
+                damage = segment.damage
+                if scan.tail is not None and segment is not segments[-1]:  # else ``_settle_end`` removes the tail
+                    damage = (*damage, scan.tail)
+                self._rebuild_transactions(segment, transactions, damage, is_whole=is_whole)
+                is_whole = is_whole and not damage
             elif replay_from < segment.end_offset and (replay_from < known_to or segment.base_offset > known_to):
-                replay(segment, replay_from, self._producers, self._now_ms)
+                is_whole = replay(segment, replay_from, self._producers, self._now_ms) and is_whole
         self._settle_end(segments)
         sealed = [segment for segment in segments[:-1] if segment.base_offset in self._scans]
         for segment in sealed:
@@ -481,6 +493,14 @@ class _Loader:
             if segment.end_offset == segment.base_offset:  # the whole segment is missing
                 segment.delete()
                 segments.remove(segment)
+
+    def _rebuild_transactions(
+        self, segment: Segment, found: TransactionScan, damage: Sequence[DamagedBytes], *, is_whole: bool
+    ) -> None:
+        """Rebuild the transaction index of a scanned segment, unless the digest proves that it is intact."""
+        digest, index = self._whole.get(segment.base_offset), segment.transactions
+        if digest is None or digest.transactions != index.checksum():
+            index.rewrite(found.entries(damage, is_whole=is_whole))
 
     def remove_what_ends_before_log_start(self, segments: list[Segment]) -> None:
         """Delete all segments of a log that ends before its log start."""
@@ -608,7 +628,7 @@ class _Loader:
         the recovery point."""
         return segment.end_offset <= (self.known.cleaned_up_to or 0)
 
-    def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
+    def _learn(self, transactions: TransactionScan, header: BatchHeader, batch: Buffer) -> None:
         if header.base_offset >= self._scanned_from:
             self._remove_wrong_epochs(header)
         latest, epoch = self._epochs.latest_epoch, header.partition_leader_epoch
@@ -618,7 +638,7 @@ class _Loader:
             self._epochs.insert(epoch, header.base_offset)  # a later, wrong epoch is removed when the scan reaches it
         if header.producer_id >= 0:
             seen_ms = min(header.max_timestamp, self._now_ms)
-            note(header, marker_of(header, batch, 0), self._producers, segment, seen_ms)
+            transactions.note(header, marker_of(header, batch, 0), self._producers, seen_ms)
 
 
 def _start_of_suffix(bases: Sequence[int], scanned: Collection[int]) -> int:

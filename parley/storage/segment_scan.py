@@ -21,9 +21,7 @@ _log = logging.getLogger(__name__)
 class Scan:
     """Reads one segment from its start and adds its good batches to the segment and its indexes (``Segment.adopt``)."""
 
-    def __init__(
-        self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer, Segment], None]
-    ) -> None:
+    def __init__(self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer], None]) -> None:
         self.segment = segment
         self._interval = config.index_interval_bytes
         self._learn = learn
@@ -68,7 +66,7 @@ class Scan:
                 segment.skip(self.tail)
                 self.tail = None
             _, header, data = found
-            self._learn(header, b"" if data is None else data, segment)
+            self._learn(header, b"" if data is None else data)
             segment.adopt(header, data, self._interval)
             self.end = header.next_offset
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,12 @@ class AbortedTransaction:
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def _packed(aborted: AbortedTransaction) -> bytes:
+    return _ENTRY.pack(
+        _VERSION, aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset
+    )
 
 
 class TransactionIndex:
@@ -84,9 +90,7 @@ class TransactionIndex:
             raise ValueError(f"{aborted} does not come after offset {self._last_offset} in {self.path}")
         if self._fd < 0:
             self._open()
-        entry = _ENTRY.pack(
-            _VERSION, aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset
-        )
+        entry = _packed(aborted)
         if os.pwrite(self._fd, entry, self._size) < _ENTRY.size:
             raise OSError(errno.ENOSPC, "an entry of the transaction index was written only partly", str(self.path))
         if self._checksum is not None:
@@ -109,6 +113,24 @@ class TransactionIndex:
             if aborted.last_stable_offset >= end:
                 return found, True
         return found, False
+
+    def entries(self) -> list[AbortedTransaction]:
+        """Return all entries. Reads the file. Raises like ``find``."""
+        return list(self._entries(0))
+
+    def rewrite(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Replace all entries. The file stays as it is if it contains exactly these. Raises ``OSError``."""
+        data = b"".join(map(_packed, entries))
+        if len(data) == self._size and crc32c(data) == self.checksum():
+            return
+        if self._fd < 0:
+            self._open()
+        if os.pwrite(self._fd, data, 0) < len(data):
+            raise OSError(errno.ENOSPC, "the transaction index was written only partly", str(self.path))
+        os.ftruncate(self._fd, len(data))
+        self._size, self._checksum = len(data), crc32c(data)
+        self._last_offset = entries[-1].last_offset if entries else -1
+        self._last_search = (0, 0)
 
     def truncate_to(self, offset: int) -> None:
         """Remove the transactions whose markers lie at or after ``offset``. Raises ``OSError``."""

@@ -144,6 +144,21 @@ def test_searches_find_what_a_scan_finds(
     index.delete()
 
 
+@pytest.mark.parametrize("entries", [ENTRIES, ENTRIES[1:], [], [*ENTRIES[:2], AbortedTransaction(3, 125, 126, 127)]])
+def test_all_entries_may_be_replaced(index: TransactionIndex, path: Path, entries: list[AbortedTransaction]) -> None:
+    index.rewrite(entries)
+    again = TransactionIndex(path)
+    assert index.entries() == again.entries() == entries
+    assert (index.count, index.last_offset, index.checksum()) == (again.count, again.last_offset, again.checksum())
+    index.append(AbortedTransaction(4, 140, 141, 142))
+    assert len(TransactionIndex(path).entries()) == len(entries) + 1
+
+
+def test_no_entries_need_no_file(path: Path) -> None:
+    TransactionIndex(path).rewrite([])
+    assert not path.exists()
+
+
 def test_the_checksum_is_that_of_all_entries(index: TransactionIndex, path: Path) -> None:
     assert index.checksum() == crc32c(path.read_bytes()) == TransactionIndex(path).checksum()
     index.truncate_to(119)

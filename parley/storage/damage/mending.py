@@ -34,12 +34,13 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_recovery import replay
 from parley.storage.producer_state import ProducerState
-from parley.storage.producer_updates import marker_of, note
+from parley.storage.producer_updates import marker_of
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
 from parley.storage.segment_names import CLEANED, LOG_SUFFIX, SWAP, TRANSACTION_INDEX_SUFFIX, path_in, paths_in
 from parley.storage.segment_scan import Scan
 from parley.storage.segments import Segments
+from parley.storage.transaction_recovery import TransactionScan
 
 
 class CompactedOtherwise(CorruptRecord):
@@ -256,11 +257,11 @@ class Mending:
             path_in(directory, self._base, transactions + CLEANED).write_bytes(source.read_bytes())
         new = Segment.open_unindexed(directory, self._base, log.config, log.now_ms, CLEANED, keep_transactions=True)
         new.end_offset = end_offset
-        producers = self._producers_before()
+        producers, aborted = self._producers_before(), TransactionScan(new.transactions.entries())
 
-        def learn(header: BatchHeader, batch: Buffer, segment: Segment) -> None:
+        def learn(header: BatchHeader, batch: Buffer) -> None:
             if header.producer_id >= 0:
-                note(header, marker_of(header, batch, 0), producers, segment, log.now_ms)
+                aborted.note(header, marker_of(header, batch, 0), producers, log.now_ms)
 
         scan = Scan(new, log.config, learn)
         scan.run(past_damage=True)
@@ -269,6 +270,7 @@ class Mending:
         is_same = old is not None and found is not None and self._compare(new, old, found, mended)
         if not is_same and (self.lacks_tombstones or log.tombstones_removed_up_to > self.damaged.last_offset + 1):
             raise CompactedOtherwise(f"cannot mend {self.damaged}: the other replica was compacted differently")
+        new.transactions.rewrite(aborted.entries(new.damage, is_whole=False))
         new.seal(end_offset)
         return new
 

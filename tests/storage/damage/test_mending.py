@@ -146,6 +146,25 @@ def test_a_mended_log_is_the_undamaged_one(
         check(log)
 
 
+def test_a_mended_marker_is_indexed_before_later_ones(intact: Path, tmp_path: Path) -> None:
+    """The transaction index was also lost, so the scan could not index the damaged marker."""
+    source = open_log(intact, CONFIG, clean=True, recovery_point=END)
+    shutil.copytree(intact, tmp_path, dirs_exist_ok=True)
+    segment = next(each for each in source.segments if each.transactions.count > 1)
+    marker = segment.find(segment.transactions.entries()[0].last_offset)
+    assert marker is not None
+    path = tmp_path / segment.path_of(".log").name
+    data = bytearray(path.read_bytes())
+    data[marker[0] + marker[1].size_bytes - 1] ^= 1
+    path.write_bytes(data)
+    path.with_suffix(".txnindex").unlink()
+    log = open_log(tmp_path, CONFIG, clean=True, recovery_point=END, knows_log_start=True)
+    end = source.log_end_offset
+    assert len(log.aborted_transactions(0, end)) == len(source.aborted_transactions(0, end)) - 1
+    assert mend_all(log, source) == 1
+    assert log.aborted_transactions(0, end) == source.aborted_transactions(0, end)
+
+
 def damaged_log(intact: Path, directory: Path, damage: Callable[[list[Path]], None]) -> Log:
     shutil.copytree(intact, directory, dirs_exist_ok=True)
     damage(sorted(directory.glob("*.log")))

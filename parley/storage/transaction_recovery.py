@@ -1,0 +1,60 @@
+"""Rebuilds the transaction index of a segment from a scan of its batches.
+
+An index that a kill has left behind cannot be trusted: its segment may have no digest, and an altered entry hides
+committed records from consumers, or gives them aborted ones. The batches are the truth, except for damage: a damaged
+marker, and a transaction that began in a damaged batch, are only in the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.protocol.records.batch_header import BatchHeader
+from parley.protocol.records.control_batch import ControlMarker, ControlType
+from parley.storage.damage.damaged_ranges import DamagedBytes
+from parley.storage.producer_state import ProducerState
+from parley.storage.producer_updates import apply
+from parley.storage.transaction_index import AbortedTransaction
+
+
+class TransactionScan:
+    """The aborted transactions that a scan of one segment finds. Pass every batch of a producer to ``note``."""
+
+    def __init__(self, known: Sequence[AbortedTransaction]) -> None:
+        """``known`` are the entries of the index before the scan."""
+        self._known = known
+        self._found: dict[int, AbortedTransaction] = {}  # by the offset of the marker, like the next one
+        self._aborting_producers: dict[int, int] = {}
+
+    def note(self, header: BatchHeader, marker: ControlMarker | None, producers: ProducerState, now_ms: int) -> None:
+        """Update ``producers`` with the next batch, and remember the transaction that it aborts."""
+        aborted = apply(header, marker, producers, now_ms)
+        if marker is not None and marker.type is ControlType.ABORT:
+            self._aborting_producers[header.base_offset] = header.producer_id
+        if aborted is not None:
+            self._found[aborted.last_offset] = aborted
+
+    def entries(self, damage: Sequence[DamagedBytes], *, is_whole: bool) -> list[AbortedTransaction]:
+        """Return the entries of the rebuilt index. ``damage`` is the damage of the segment.
+
+        ``is_whole`` means that all batches before the segment are intact. Then the batches of a segment without damage
+        are sufficient. Otherwise, known entries that fit the markers, or whose markers are damaged, are also used.
+        """
+        found = dict(self._found)
+        for known in () if is_whole and not damage else self._known:
+            marker = known.last_offset
+            if self._aborting_producers.get(marker) == known.producer_id:
+                found[marker] = _joined(known, found.get(marker, known))
+            elif any(each.first_offset <= marker <= each.last_offset for each in damage):
+                found[marker] = known
+        return [found[marker] for marker in sorted(found)]
+
+
+def _joined(known: AbortedTransaction, found: AbortedTransaction) -> AbortedTransaction:
+    """Return the entry of a transaction that may have begun in a damaged batch."""
+    return AbortedTransaction(
+        known.producer_id,
+        min(known.first_offset, found.first_offset),
+        known.last_offset,
+        min(known.last_stable_offset, found.last_stable_offset),
+    )
