@@ -264,8 +264,8 @@ class CoordinatorRuntime(Generic[S]):
         """Return the reply of a decision without records, immediately and without a task.
 
         The decision is made before the queued events. Returns None if the reply would have to wait for the in-sync
-        replicas. In this case, call ``submit``. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, and what
-        ``decide`` raises.
+        replicas, or the decision contains records. In this case, call ``submit``. Raises NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, and what ``decide`` raises.
         """
         return self._active(key).read(decide)
 

@@ -199,9 +199,11 @@ class Shard(Generic[S]):
             raise KafkaError(self._closed)
         if not self._log.is_committed(self._last_offset):
             return None
-        reply = decide(self.state, self._now_ms()).reply
-        assert not isinstance(reply, Held), "a read does not wait for a later decision"
-        return reply
+        decision = decide(self.state, self._now_ms())
+        if decision.records:
+            return None
+        assert not isinstance(decision.reply, Held), "a read does not wait for a later decision"
+        return decision.reply
 
     def decide_at_once(self, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
         """Decide now if the decision writes nothing, as ``CoordinatorRuntime.decide_at_once`` describes."""

@@ -117,17 +117,24 @@ class Verifications:
         ``is_required`` is False if ``transaction.partition.verification.enable`` is off.
 
         Raises INVALID_TXN_STATE if the transaction is not known to be open, OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier
-        batch has not been appended yet, NOT_ENOUGH_REPLICAS (which clients retry) if the partition has too many open
-        transactions, and the errors of ``Partition.log``.
+        batch has not been appended yet, NOT_ENOUGH_REPLICAS (which clients retry) if the verification is no longer
+        valid or the partition has too many open transactions, and the errors of ``Partition.log``.
         """
         producers = partition.log.producers
         if producers.has_open_transaction(producer_id, epoch):
             return
         known = self._known.get((partition.topic_id, partition.index, producer_id))
-        if is_required and (verification is None or not self.is_current(partition, producer_id, verification)):
+        if is_required and verification is None:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Producer {producer_id} has no open transaction that contains {partition.topic}-{partition.index}.",
+            )
+        if is_required and verification is not None and not self.is_current(partition, producer_id, verification):
+            # The coordinator has confirmed the transaction. It may have confirmed it after the marker, or the marker
+            # may be a late copy. So the producer must not get a final error: the retry is verified again.
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{partition.topic}-{partition.index} has changed since it was verified for producer {producer_id}.",
             )
         if known is not None and sequence > NO_SEQUENCE:
             _check_sequence(partition, producers, known, producer_id, sequence)

@@ -60,21 +60,16 @@ def add(
 
 
 def verify(
-    shard: TransactionShard,
-    now_ms: int,
-    *,
-    transactional_id: str,
-    producer: ProducerIdentity,
-    partitions: frozenset[TopicPartition],
-) -> Decision[dict[TopicPartition, ErrorCode]]:
+    shard: TransactionShard, *, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
     """Return NONE for each partition of the producer's open transaction, and TRANSACTION_ABORTABLE for any other.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while the transaction completes.
     """
     known = _of_producer(shard, transactional_id, producer)
-    return Decision(
-        {each: ErrorCode.NONE if each in known.partitions else ErrorCode.TRANSACTION_ABORTABLE for each in partitions}
-    )
+    return {
+        each: ErrorCode.NONE if each in known.partitions else ErrorCode.TRANSACTION_ABORTABLE for each in partitions
+    }
 
 
 def _of_producer(shard: TransactionShard, transactional_id: str, producer: ProducerIdentity) -> Transaction:

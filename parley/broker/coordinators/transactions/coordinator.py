@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import Decision, ProducerIdentity
+from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.shard import RECORD_BYTES
 from parley.broker.coordinators.transactions.adding import add, verify
 from parley.broker.coordinators.transactions.ending import RESUME_MARKERS, end, resume_markers
 from parley.broker.coordinators.transactions.id_expiry import EXPIRED, expire
@@ -20,6 +21,7 @@ from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.timeouts import TIMED_OUT, abort_timed_out
 from parley.broker.coordinators.transactions.transaction import NO_TIMEOUT_MS, Transaction, TransactionState
+from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.topic_partition import TopicPartition
 
@@ -57,6 +59,11 @@ class TransactionCoordinator:
     coordinator may have later state. It does not confirm that a partition belongs to a transaction, either: that needs
     no append, which would prove that this broker still coordinates, and the new coordinator may have ended the
     transaction. In both cases it raises NOT_COORDINATOR, and the producer or the partition's leader retries.
+
+    Another broker may also become the coordinator while this one is in contact, and has only not heard of it yet. So a
+    final error waits until the in-sync replicas have stored the state again from which it follows: they accept records
+    from the current coordinator only. Otherwise, a producer could get INVALID_TXN_STATE because of its previous
+    transaction.
     """
 
     def __init__(
@@ -215,8 +222,22 @@ class TransactionCoordinator:
 
     async def _store(self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]) -> T:
         """Submit a decision with records. Raises UNKNOWN_SERVER_ERROR if they are too large for the topic."""
+
+        def decide_or_prove(shard: TransactionShard, now_ms: int) -> Decision[Any]:
+            try:
+                return self._decide(decide, shard, now_ms)
+            except KafkaError as refusal:
+                proof = [] if refusal.code.retriable else _proof(shard, transactional_id)
+                if not proof:
+                    raise
+                return Decision(refusal, proof)
+
         try:
-            return await self._submit(transactional_id, decide)
+            reply = await self.runtime.submit(transactional_id, decide_or_prove, at_once=True)
+            if isinstance(reply, KafkaError):
+                raise reply
+            decided: T = reply
+            return decided
         except KafkaError as error:
             if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
                 raise
@@ -239,10 +260,33 @@ class TransactionCoordinator:
                 ErrorCode.NOT_COORDINATOR, f"{_OUT_OF_TOUCH} If it still is, the error is: {refusal}"
             ) from refusal
 
-    def _verify(self, shard: TransactionShard, now_ms: int, **asked: Any) -> Decision[dict[TopicPartition, ErrorCode]]:
+    def _verify(
+        self,
+        shard: TransactionShard,
+        now_ms: int,
+        *,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: frozenset[TopicPartition],
+    ) -> Decision[dict[TopicPartition, ErrorCode]]:
         if self._may_be_superseded():
             raise KafkaError(ErrorCode.NOT_COORDINATOR, _OUT_OF_TOUCH)
-        return verify(shard, now_ms, **asked)
+        try:
+            codes = verify(shard, transactional_id=transactional_id, producer=producer, partitions=partitions)
+        except KafkaError as refusal:
+            if refusal.code.retriable:
+                raise
+            codes = dict.fromkeys(partitions, refusal.code)
+        return Decision(codes, _proof(shard, transactional_id) if any(codes.values()) else ())
+
+
+def _proof(shard: TransactionShard, transactional_id: str) -> list[KeyValue]:
+    """Return the record that stores the state of a transactional id again; none if the topic does not accept it, or
+    the id is unknown."""
+    known = shard.transactions.get(transactional_id)
+    record = None if known is None else transaction_record(transactional_id, known)
+    accepts = record is not None and shard.accepts(len(record[0]) + len(record[1] or b"") + RECORD_BYTES)
+    return [record] if record is not None and accepts else []
 
 
 def _check_named(transactional_id: str) -> None:

@@ -176,9 +176,10 @@ async def test_a_refusal_by_the_transaction_coordinator_becomes_an_error_of_the_
     assert bench.stored == []
 
 
-async def test_a_commit_that_was_verified_before_a_marker_is_refused(bench: CommitsBench) -> None:
+async def test_a_commit_that_was_verified_before_a_marker_is_retried(bench: CommitsBench) -> None:
     bench.before_check = lambda: bench.verifications.settle(bench.partition(OFFSETS_TOPIC), 7)
-    assert await bench.commit(("t", 0), version=5) == {("t", 0): ErrorCode.INVALID_TXN_STATE}
+    assert await bench.commit(("t", 0), version=5) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert bench.stored == []
 
 
 async def test_verification_can_be_switched_off(bench: CommitsBench) -> None:

@@ -79,9 +79,9 @@ async def test_a_marker_ends_a_verification_so_that_no_late_batch_opens_a_transa
     late = begin(verifications, partition)
     bench.end_transaction("t", committed=False)
     verifications.settle(partition, 7)
-    assert refusal(verifications, partition, late) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(verifications, partition, late) is ErrorCode.NOT_ENOUGH_REPLICAS
     begin(verifications, partition)
-    assert refusal(verifications, partition, late) is ErrorCode.INVALID_TXN_STATE, "the next transaction's is another"
+    assert refusal(verifications, partition, late) is ErrorCode.NOT_ENOUGH_REPLICAS, "the next transaction's is another"
 
 
 async def test_a_verification_counts_for_one_leader_epoch(
@@ -93,7 +93,7 @@ async def test_a_verification_counts_for_one_leader_epoch(
         verifications.begin(partition, 7, 0, 0, adds=False)
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     bench.alter("t", leader=1)
-    assert refusal(verifications, partition, verification) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(verifications, partition, verification) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert begin(verifications, partition) is not verification
 
 

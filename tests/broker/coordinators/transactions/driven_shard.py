@@ -109,7 +109,7 @@ class DrivenShard:
 
     def verify(self, producer: ProducerIdentity, *partitions: TopicPartition) -> dict[TopicPartition, ErrorCode]:
         """AddPartitionsToTxn to verify only. Raises KafkaError."""
-        return self.submit(partial(verify, transactional_id=ID, producer=producer, partitions=frozenset(partitions)))
+        return verify(self.state, transactional_id=ID, producer=producer, partitions=frozenset(partitions))
 
     def end(
         self, producer: ProducerIdentity, *, committed: bool, transactional_id: str = ID, version: int = 2

@@ -135,6 +135,53 @@ def test_the_next_coordinator_writes_the_markers_of_a_transaction_whose_outcome_
     run(scenario())
 
 
+@pytest.mark.parametrize("is_superseded", [False, True])
+def test_a_final_error_waits_until_the_replicas_confirm_that_this_broker_coordinates(is_superseded: bool) -> None:
+    """Otherwise, a coordinator that has not heard of its successor would answer for the producer's last transaction."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        coordinator = await bench.elected()
+        producer = await coordinator.initialize(ID, 60_000, None)
+        await coordinator.add(ID, producer, frozenset({P0}), 0)
+        await coordinator.end(ID, producer, 0, committed=False)
+        await asyncio.sleep(1)
+        before, appends = await coordinator.describe(ID), len(bench.log.batches)
+        assert before.state is TransactionState.COMPLETE_ABORT
+        bench.log.follows = not is_superseded  # the replicas then follow the next coordinator
+        newer = ProducerIdentity(producer.producer_id, producer.producer_epoch + 1)
+        final = {
+            ErrorCode.INVALID_TXN_STATE: coordinator.end(ID, producer, 0, committed=True),
+            ErrorCode.PRODUCER_FENCED: coordinator.add(ID, newer, frozenset({P0}), 0),
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING: coordinator.end(ID, ProducerIdentity(9, 0), V2, committed=True),
+        }
+        tasks = {code: asyncio.ensure_future(asked) for code, asked in final.items()}
+        verified = coordinator.verify(ID, producer, frozenset({P0}))
+        fenced = coordinator.verify(ID, newer, frozenset({P0}))
+        await asyncio.sleep(1)
+        assert len(bench.log.batches) > appends
+        if is_superseded:
+            waiting: list[asyncio.Future[Any]] = [*tasks.values(), verified, fenced]
+            assert not any(each.done() for each in waiting)
+            coordinator.runtime.on_resigned(0)
+            for each in waiting:
+                with pytest.raises(KafkaError) as unproven:
+                    await each
+                assert unproven.value.code is ErrorCode.NOT_COORDINATOR
+            return
+        assert verified.result() == {P0: ErrorCode.TRANSACTION_ABORTABLE}
+        assert fenced.result() == {P0: ErrorCode.PRODUCER_FENCED}
+        assert coordinator.verify_at_once(ID, producer, frozenset({P0})) is None, "an append has to wait"
+        for code, task in tasks.items():
+            with pytest.raises(KafkaError) as refused:
+                await task
+            assert refused.value.code is code
+        assert await coordinator.describe(ID) == before
+        coordinator.runtime.on_resigned(0)
+
+    run(scenario())
+
+
 def test_a_marker_is_written_only_when_the_outcome_is_stored_at_all_replicas() -> None:
     async def scenario() -> None:
         bench = Bench()
