@@ -219,6 +219,18 @@ async def test_a_group_that_was_never_used_is_removed_at_once(groups: Groups) ->
     assert await groups.listed() == {}
 
 
+async def test_each_member_of_a_group_that_does_not_exist_is_unknown(groups: Groups) -> None:
+    """As in Apache Kafka: the error of the whole response would be one that administrators' clients do not know."""
+    assert await groups.leave("none", "m") == ErrorCode.UNKNOWN_MEMBER_ID
+    kind = LeaveGroupRequest.MemberIdentity
+    request = LeaveGroupRequest(
+        group_id="none", members=[kind(member_id="m"), kind(member_id="", group_instance_id="i")]
+    )
+    answer: Any = await groups.client.send(request, version=5)
+    assert answer.error_code == ErrorCode.NONE
+    assert [each.error_code for each in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+
+
 async def test_groups_with_offsets_or_a_generation_stay_until_they_expire(groups: Groups) -> None:
     assert await groups.commit(1, "offsets") == ErrorCode.NONE
     joined = await groups.join("generation", version=2)

@@ -202,7 +202,7 @@ def leave(
     """Remove members that leave. The reply contains an error code for each: NONE, UNKNOWN_MEMBER_ID or
     FENCED_INSTANCE_ID."""
     if group_id not in shard.groups:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return Decision([ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving))
     change = MembershipChange(shard, group_id, now_ms)
     return change.decision([_leave(each, change) for each in leaving])
 
