@@ -29,7 +29,7 @@ from tests.mutation.mutants import ROOT, Mutant
 from tests.support.fast_folder import fast_folder
 
 QUICK = "not slow and not system and not spark"
-TEST_HANGS = ("--timeout=60", "--timeout-method=thread")
+TEST_HANGS = "--timeout-method=thread"
 """A test that hangs ends its process, whatever it waits for."""
 SHORT_S = 0.2
 HANGS_AFTER_S = 60.0
@@ -60,6 +60,11 @@ class Program:
     def seconds_max(self, tests: frozenset[str]) -> float:
         """Return after how long the tests are taken to hang."""
         return HANGS_AFTER_S + TIMES_LONGER * sum(self.seconds[test] for test in tests)
+
+    def limit(self, items: Sequence[pytest.Item]) -> None:
+        """Give each test the time after which it is taken to hang."""
+        for item in items:
+            item.add_marker(pytest.mark.timeout(HANGS_AFTER_S + TIMES_LONGER * self.seconds.get(item.nodeid, 0)))
 
     def order(self, items: list[pytest.Item], first: frozenset[str]) -> None:
         """Put some tests before the others, and short ones before long ones."""
@@ -154,14 +159,17 @@ def try_all(tests: Sequence[str], mutants: Sequence[Mutant], jobs: int) -> Itera
     sending.close()
     left = dict(enumerate(mutants))
     try:
-        program: Program = receiving.recv()
+        seen: Program | str = receiving.recv()
+        if isinstance(seen, str):
+            sys.exit(f"Error: this test fails without a mutant: {seen}")
+        program = seen
         while True:
             number, is_killed = receiving.recv()
             yield left.pop(number), is_killed
     except EOFError:
         collector.join()
     if collector.exitcode:
-        sys.exit(f"Error: these tests fail without a mutant: {' '.join(tests)}")
+        sys.exit(f"Error: these tests cannot be collected, or hang without a mutant: {' '.join(tests)}")
     yield from judge([_trial_of_import(mutant, tests, program) for mutant in left.values()], jobs)
 
 
@@ -173,7 +181,7 @@ def _collect_and_try(tests: Sequence[str], mutants: Sequence[Mutant], jobs: int,
 
 
 def _run_pytest(tests: Sequence[str], plugin: object) -> int:
-    words = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants", "-m", QUICK, *TEST_HANGS]
+    words = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants", "-m", QUICK, TEST_HANGS]
     # With plain asserts pytest imports no module of this distribution in its own way.
     return int(pytest.main([*words, "--assert=plain", *tests], plugins=[plugin]))
 
@@ -196,6 +204,9 @@ class _TrialsOfFunctions:
         sys.settrace(None)
         program = self._seen(session)
         self._out.send(program)
+        if isinstance(program, str):
+            raise session.Failed("a test fails without a mutant")
+        program.limit(session.items)
         trials = {}
         for number, mutant in enumerate(self._mutants):
             if trial := _trial_of_function(mutant, session, program):
@@ -205,26 +216,24 @@ class _TrialsOfFunctions:
             self._out.send((numbers[id(mutant)], is_killed))
         return True
 
-    def _seen(self, session: pytest.Session) -> Program:
-        """Run all tests, and see what they call."""
+    def _seen(self, session: pytest.Session) -> Program | str:
+        """Run all tests, and see what they call. Returns the id of a test that fails, if one does."""
         receiving, sending = Pipe(duplex=False)
         process = _fork(lambda: self._run_observed(session, sending))
         sending.close()
         try:
-            program = receiving.recv()
+            program: Program | str = receiving.recv()
         except EOFError:
-            raise session.Failed("the tests fail without a mutant") from None
+            raise session.Failed("the tests hang without a mutant") from None
         finally:
             process.end()
-        assert isinstance(program, Program)
         return program
 
     def _run_observed(self, session: pytest.Session, out: Connection) -> int:
         for path in self._files:
             self._calls.observe(path)
-        if not _all_pass(session, session.items):
-            return 1
-        out.send(Program(self._seconds, self._called, frozenset(self.import_calls.places)))
+        failed = _failed(session, session.items)
+        out.send(failed or Program(self._seconds, self._called, frozenset(self.import_calls.places)))
         return 0
 
     @pytest.hookimpl(wrapper=True)
@@ -237,12 +246,13 @@ class _TrialsOfFunctions:
             self._called[item.nodeid] = self._calls.take()
 
 
-def _all_pass(session: pytest.Session, items: Sequence[pytest.Item]) -> bool:
+def _failed(session: pytest.Session, items: Sequence[pytest.Item]) -> str | None:
+    """Run tests until one fails. Returns its id."""
     for item, following in zip(items, [*items[1:], None], strict=True):
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
-            return False
-    return True
+            return item.nodeid
+    return None
 
 
 def _trial_of_function(mutant: Mutant, session: pytest.Session, program: Program) -> Trial | None:
@@ -265,7 +275,7 @@ def _give_and_run(
 ) -> int:
     for function in functions:
         function.__code__ = code
-    return 0 if _all_pass(session, items) else 1
+    return 0 if _failed(session, items) is None else 1
 
 
 # --- Other mutants ---
@@ -282,13 +292,14 @@ def _trial_of_import(mutant: Mutant, tests: Sequence[str], program: Program) -> 
 
 
 class _Order:
-    """A plugin of pytest: tests that may notice a mutant come first."""
+    """A plugin of pytest: tests that may notice a mutant come first, and each has a time limit."""
 
     def __init__(self, program: Program, first: frozenset[str]) -> None:
         self._program = program
         self._first = first
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._program.limit(items)
         self._program.order(items, self._first)
 
 

@@ -307,6 +307,22 @@ def test_a_reply_that_waits_too_long_fails_and_the_state_stays() -> None:
     run(scenario())
 
 
+def test_replies_that_wait_too_long_fail_each_at_its_own_time() -> None:
+    async def scenario() -> None:
+        bench = Bench(follows=False)
+
+        async def waited_s(after_s: float) -> float:
+            await asyncio.sleep(after_s)
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(NotCommittedInTime):
+                await bench.shard.submit(write(b"k", b"1"))
+            return asyncio.get_running_loop().time() - began
+
+        assert await asyncio.gather(waited_s(0), waited_s(0.5)) == pytest.approx([TIMEOUT_MS / 1000] * 2)
+
+    run(scenario())
+
+
 def test_an_isr_that_became_too_small_fails_the_replies_and_effects_wait_until_it_grows() -> None:
     async def scenario() -> None:
         bench = Bench(follows=False)
