@@ -139,6 +139,11 @@ class WrongStore(Permanent):
         """The identity of the store at the address, or None if it is empty. Set if ``open`` raises the error."""
 
 
+class OlderStore(WrongStore):
+    """The store lacks changes that this client has seen: it was restored to an older state. All sessions and watches of
+    this client have ended. A client that can deal with an older state may open the store again."""
+
+
 class EmptyStore(WrongStore):
     """A store was expected, but there is none at the address: it was wiped, or the address is wrong."""
 

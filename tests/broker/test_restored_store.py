@@ -327,6 +327,39 @@ async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backen
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_controller_dead", [True, False], ids=["controller dead", "controller alive"])
+async def test_the_embedded_store_is_set_back_while_one_broker_is_dead(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_controller_dead: bool
+) -> None:
+    """The brokers that run know that the dead one had left the ISR, so their partitions do not wait for it."""
+    database = tmp_path / "coordination" / "store.db"
+    async with Cluster(SETTINGS, brokers=3, data_dir=tmp_path) as cluster:
+        topic = Topic(cluster)
+        await topic.create()
+        await topic.is_whole()
+        await topic.produce()
+        with closing(sqlite3.connect(database)) as live, closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+            live.backup(copy)
+            await fault(cluster, topic, Random(5))
+            controller = controller_of(cluster, 1)
+            dead = controller if is_controller_dead else next(each for each in cluster.brokers if each != controller)
+            await cluster.kill(dead)
+            await topic.produce()  # also waits until the dead broker has left the ISR
+            epoch = max(cluster.brokers[each].server.metadata.image.controller_epoch for each in running(cluster))
+            copy.backup(live)
+        await next_controller(cluster, epoch)
+        await topic.produce()
+        assert await topic.missing() == []
+        await start(cluster, dead)
+        await topic.is_whole()
+        await topic.produce()
+        assert await topic.missing() == []
+    events = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert any("the coordination store was set back to an older state" in event for event in events)
+    assert LOSS not in events
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_marked", [True, False], ids=["dump restored", "server restored"])
 async def test_a_move_is_undone_under_running_brokers_and_the_loss_is_logged(
     url: str, store: Backend, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_marked: bool

@@ -24,6 +24,7 @@ from parley.consensus.errors import (
     CoordinationError,
     LimitExceeded,
     MaybeApplied,
+    OlderStore,
     Retriable,
     SessionLost,
     Unauthorized,
@@ -114,7 +115,7 @@ async def test_deleting_the_whole_store_raises_wrong_store_and_reports_no_deleti
 
 
 @pytest.mark.system
-async def test_a_store_put_back_to_an_older_state_is_refused() -> None:
+async def test_a_store_put_back_to_an_older_state_is_refused_until_it_is_opened_again() -> None:
     with etcd_servers() as servers:
         async with EtcdBackend.from_url(f"{servers.url}/a") as client:
             data = servers.nodes[0].data
@@ -130,11 +131,11 @@ async def test_a_store_put_back_to_an_older_state_is_refused() -> None:
             shutil.rmtree(data)
             backup.rename(data)
             servers.start()
-            with pytest.raises(WrongStore, match="older state"):
+            with pytest.raises(OlderStore, match="older state"):
                 await _until_answered(lambda: client.get("a"))
-            with pytest.raises(WrongStore):
+            with pytest.raises(OlderStore):
                 await anext(watch)
-            with pytest.raises(WrongStore):
+            with pytest.raises(OlderStore):
                 await client.put("a", b"3")
         async with EtcdBackend.from_url(f"{servers.url}/a") as client:
             entry = await client.get("a")

@@ -26,6 +26,7 @@ from parley.consensus.errors import (
     Closed,
     DamagedStore,
     MaybeApplied,
+    OlderStore,
     SessionLost,
     Unauthorized,
     Unavailable,
@@ -166,6 +167,26 @@ async def test_a_store_that_has_lost_its_latest_writes_says_so_and_uses_no_revis
     async with LocalBackend(directory) as store:
         assert await store.delete(SET_BACK_KEY)
     assert not caplog.records, "it says so once"
+
+
+async def test_a_store_that_is_set_back_in_place_is_refused_until_it_is_opened_again(directory: Path) -> None:
+    """SQLite writes the older content into the same file."""
+    async with LocalBackend(directory) as store:
+        identity = store.identity
+        with closing(sqlite3.connect(directory / "store.db")) as live, closing(sqlite3.connect(":memory:")) as copy:
+            live.backup(copy)
+            await store.put("lost", b"")
+            session, watch = await store.open_session(60_000), store.watch("")
+            await anext(watch)
+            copy.backup(live)
+        with pytest.raises(OlderStore, match="set back"):
+            await store.get("lost")
+        assert session.state is SessionState.LOST
+        with pytest.raises(OlderStore):
+            await anext(watch)
+    async with LocalBackend(directory) as store:
+        assert store.identity == identity
+        assert [each.key for each in (await store.list("", limit=9)).entries] == [SET_BACK_KEY]
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,19 @@ from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.changes import Change, ControllerElected, Delta, PartitionChanged
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.terms import Term, contains, terms_from_bytes, terms_to_bytes, with_term
+from parley.broker.metadata.terms import Term, contains, contradicts, terms_from_bytes, terms_to_bytes, with_term
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics.catalogue.replication import ControllerMetrics
 from parley.broker.runtime.turns import next_turn
-from parley.consensus.backend import Delete, Op, Put
-from parley.consensus.errors import CoordinationError, Fenced, LeadershipLost, LimitExceeded, Retriable
+from parley.consensus.backend import At, Check, Delete, Op, Put, Revision
+from parley.consensus.errors import (
+    CoordinationError,
+    Fenced,
+    LeadershipLost,
+    LimitExceeded,
+    PreconditionFailed,
+    Retriable,
+)
 from parley.consensus.recipes.elections import Elections, Leader, Leadership
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -68,6 +75,14 @@ class Outranked(Exception):
         self.epoch = epoch
 
 
+class StoreChanged(Exception):
+    """The store no longer contains what this controller has written to it: the store was set back.
+
+    Raised by the controller, and by its duties. It ends the term. The next term begins with the metadata that the store
+    contains now.
+    """
+
+
 class Controller:
     """This broker, as a candidate for controller or as the controller."""
 
@@ -98,6 +113,10 @@ class Controller:
         self._queue: asyncio.Queue[DecisionRequest] = asyncio.Queue(QUEUE_MAX)
         self._state = ControllerState.IDLE
         self._terms: tuple[Term, ...] = ()  # the earlier terms
+        self._terms_revision: Revision | None = None  # of the list of terms that this controller has written
+        self.missing: MetadataImage | None = None
+        """The metadata that this broker had applied before its present term, if the store does not contain it: the
+        store was set back."""
         self._min_epoch = 0
         self._leadership: Leadership | None = None  # for the term that is loading, active or resigning
         self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
@@ -129,6 +148,7 @@ class Controller:
         back.
         """
         self._terms = ()
+        self.missing = None
 
     def _enter(self, event: ControllerEvent) -> None:
         self._state = next_state(self._state, event)
@@ -207,6 +227,11 @@ class Controller:
             _log.error(
                 "the coordination store was restored to an older state: the controller is taking a higher epoch",
                 extra={"broker": self._broker_id, "epoch": self._min_epoch, "reason": str(outranked)},
+            )
+        except StoreChanged as changed:
+            _log.error(
+                "the coordination store was set back under the controller: the next term begins with what it contains",
+                extra={"broker": self._broker_id, "reason": str(changed)},
             )
         except Retriable as error:
             self._log_store_failure("the coordination store does not respond", error)
@@ -298,6 +323,7 @@ class Controller:
             await self._record_term(leadership)
             before = self._metadata.image
             changes, continues = image.changes_since(before), contains(self._terms, before.term)
+            self.missing = before if contradicts(self._terms, before.term) else None
         except BaseException:
             self._enter(ControllerEvent.LOADING_FAILED)
             raise
@@ -320,7 +346,8 @@ class Controller:
         """Record this term in the store before any broker sees metadata from it."""
         stored = await self._store.get(TERMS)
         self._terms = terms_from_bytes(stored.value) if stored is not None else ()
-        await self._store.put(TERMS, self._terms_with_own(leadership, 0), guard=leadership.guard())
+        terms = self._terms_with_own(leadership, 0)
+        self._terms_revision = await self._store.put(TERMS, terms, guard=leadership.guard())
 
     def _terms_with_own(self, leadership: Leadership, version: int) -> bytes:
         return terms_to_bytes(with_term(self._terms, Term(leadership.epoch, self._broker_id, version)))
@@ -389,16 +416,17 @@ class Controller:
     async def _commit(self, leadership: Leadership, writes: Writes) -> None:
         """Write in order, under the guard, in as few transactions as the store's limits allow.
 
-        Each write is retried until the store accepts it or the term ends.
+        ``writes`` ends with the list of terms. Each write is retried until the store accepts it or the term ends.
+        Raises StoreChanged if the list in the store is not the one that this controller wrote last.
         """
         ops: list[Op] = [Delete(key) if value is None else Put(key, value) for key, value in writes.items()]
         loop = asyncio.get_running_loop()
         try:
-            for part in self._store.split(ops):
+            for part in self._store.split(ops, checks=2):
                 self._store_silent_since_s, self._store_error = loop.time(), ""
                 while True:
                     try:
-                        await self._store.txn((), part, guard=leadership.guard())
+                        await self._write_part(leadership, part)
                         self._store_failures.restart()
                         break
                     except Retriable as error:
@@ -409,6 +437,21 @@ class Controller:
                         await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._store_silent_since_s = None
+
+    async def _write_part(self, leadership: Leadership, part: Sequence[Op]) -> None:
+        """Write a part of a batch. The last part replaces the list of terms, and only this controller does that."""
+        assert self._terms_revision is not None
+        unchanged = Check(TERMS, At(self._terms_revision))
+        last = part[-1]
+        try:
+            written = (await self._store.txn([unchanged], part, guard=leadership.guard())).revisions[-1]
+        except PreconditionFailed as failed:
+            stored = await self._store.get(TERMS)
+            if stored is None or not isinstance(last, Put) or (last.key, last.value) != (TERMS, stored.value):
+                raise StoreChanged(f"it no longer contains the latest metadata: {failed}") from failed
+            written = stored.revision  # an earlier attempt, whose outcome was unknown, has written this part
+        if last.key == TERMS:
+            self._terms_revision = written
 
     def _log_store_failure(self, event: str, error: Retriable) -> None:
         if self._store_failures.is_due():

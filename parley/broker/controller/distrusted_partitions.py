@@ -4,6 +4,9 @@ The store may name replicas that have since left the ISR, and log directories th
 may be lower than those in the logs. So each partition loses its leader, ISR and ELR. A recovery then elects a leader
 from the reports of all replicas (``elections/unclean_leader_choice.py``), under an epoch above all reported epochs.
 
+If the controller itself ran while the store was set back, it still has the metadata that the store has lost. Then a
+partition waits only for the replicas that were eligible in that metadata (``_awaited``).
+
 A log contains no trace of an epoch in which nothing was written. So each broker also reports the highest leader epoch
 that it has seen for any partition. See docs/coordination.md, "A store that was set back".
 """
@@ -15,6 +18,7 @@ from dataclasses import replace
 
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.metadata.changes import BrokerRegistered, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -22,16 +26,26 @@ from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
 
 
-def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: int = NO_EPOCH) -> Decision[int]:
+def distrust_all(
+    image: MetadataImage,
+    present: Container[UUID],
+    leader_epoch: int = NO_EPOCH,
+    *,
+    missing: MetadataImage | None = None,
+    rules: RulesOf | None = None,
+) -> Decision[int]:
     """Remove the leaders, ISRs and ELRs of all partitions, so that a recovery elects leaders under epochs above
     ``leader_epoch``. Returns the number of partitions.
+
+    ``missing`` is the newest metadata that any member has seen, if this broker has it. The store has lost it.
 
     ``present`` contains the incarnation ids of the brokers that are currently members. The log directories of all other
     brokers are removed from their registrations, so that a replica does not count as lost only because its directory
     differs from the one in the store.
     """
     partitions = [
-        PartitionChanged(topic, index, distrusted(state, leader_epoch)) for topic, index, state in image.partitions()
+        PartitionChanged(topic, index, distrusted(state, leader_epoch, _awaited(image, missing, rules, topic, index)))
+        for topic, index, state in image.partitions()
     ]
     brokers = [
         BrokerRegistered(replace(broker, log_dirs=()))
@@ -74,8 +88,33 @@ def _waits_for_recovery(state: PartitionState) -> bool:
     return state.leader == NO_LEADER and not state.isr and not state.elr
 
 
-def distrusted(state: PartitionState, epoch: int = NO_EPOCH) -> PartitionState:
-    """Return the state without leader, ISR and ELR, under a leader epoch above the present one and above ``epoch``."""
+def _awaited(
+    image: MetadataImage, missing: MetadataImage | None, rules: RulesOf | None, topic: str, index: int
+) -> tuple[int, ...]:
+    """Return the replicas that must report before a leader is elected; empty for all of them.
+
+    These are the replicas in the ISR and the ELR according to ``missing``, the metadata that the store has lost. The
+    other replicas lacked acknowledged records then. Later changes may be unknown, because the broker that saw them is
+    dead. So fewer than ``min.insync.replicas`` replicas are left out: they cannot have acknowledged a record by
+    themselves.
+    """
+    state = image.partition(topic, index)
+    known = None if missing is None else missing.partition(topic, index)
+    if missing is None or rules is None or state is None or known is None:
+        return ()
+    is_same_topic = image.topics[topic].topic_id == missing.topics[topic].topic_id
+    if not is_same_topic or set(known.replicas) != set(state.replicas) or known.leader == NO_LEADER:
+        return ()
+    awaited = tuple(each for each in state.replicas if each in known.isr or each in known.elr)
+    at_least = min(rules(each, topic).min_insync_replicas for each in (image, missing))
+    return awaited if len(state.replicas) - len(awaited) < at_least else ()
+
+
+def distrusted(state: PartitionState, epoch: int = NO_EPOCH, awaited: tuple[int, ...] = ()) -> PartitionState:
+    """Return the state without leader, ISR and ELR, under a leader epoch above the present one and above ``epoch``.
+
+    A recovery waits for the replicas in ``awaited``, or for all replicas if it is empty.
+    """
     return replace(
         state,
         isr=(),
@@ -83,6 +122,6 @@ def distrusted(state: PartitionState, epoch: int = NO_EPOCH) -> PartitionState:
         leader_epoch=max(state.leader_epoch, epoch) + 1,
         partition_epoch=state.partition_epoch + 1,
         elr=(),
-        last_known_elr=state.replicas,
+        last_known_elr=awaited or state.replicas,
         directories=(),
     )

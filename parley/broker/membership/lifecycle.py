@@ -40,7 +40,7 @@ from parley.broker.runtime.tasks import TaskSet, race
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.consensus.backend import Session, SessionState
-from parley.consensus.errors import CoordinationError, Lost, Moved, Retriable
+from parley.consensus.errors import CoordinationError, Lost, Moved, OlderStore, Retriable
 from parley.consensus.recipes.elections import Elections, Leader
 from parley.consensus.recipes.groups import Groups, Membership
 from parley.consensus.recipes.keyvalue import KeyValue
@@ -263,6 +263,12 @@ class BrokerLifecycle:
                     "the cluster has moved to another coordination store: switching to it", extra={"reason": str(moved)}
                 )
                 await self.store_move.continue_in_new_store(self._named_epoch, self._metadata.image.controller_epoch)
+            except OlderStore as older:
+                _log.error(
+                    "the coordination store was set back under this broker: opening it again",
+                    extra={"reason": str(older)},
+                )
+                await self.store_move.open_again()
             except Lost as lost:
                 _log.warning("session with the coordination store lost", extra={"reason": str(lost)})
             except Retriable as error:
@@ -350,7 +356,7 @@ class BrokerLifecycle:
             self._compare_with_metadata()
             await self._until_over(membership)
             session.require()
-            await self._registration.refuse_successor(groups)
+            await self._registration.refuse_successor(groups, membership.incarnation)
             self._on(BrokerEvent.MEMBERSHIP_ENDED)
 
     async def _remember_epoch(self, epoch: int) -> None:

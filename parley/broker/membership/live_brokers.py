@@ -68,7 +68,7 @@ class LiveBrokers:
         self._listener = listener
         self._rules = rules
         self._recovery = recovery
-        self._set_back = StoreSetBack(controller, recovery.metrics)
+        self._set_back = StoreSetBack(controller, rules, recovery.metrics)
         self._silence_s = silence_s
         self._monotonic = monotonic
         self._present: set[int] | None = None  # the group's members, or None until they are known
@@ -85,7 +85,8 @@ class LiveBrokers:
         """Follow the group until cancelled. ``session_since_s`` is the time at which the controller's own session was
         opened.
 
-        Raises CoordinationError if the watch of the group ends, and KafkaError (NOT_CONTROLLER) at the end of the term.
+        Raises CoordinationError if the watch of the group ends, KafkaError (NOT_CONTROLLER) at the end of the term, and
+        StoreChanged or Outranked if the store was set back.
         """
         watches = TaskSet()
         self._present = None
@@ -112,7 +113,10 @@ class LiveBrokers:
         async def present() -> Collection[BrokerRegistration]:
             return _live(await groups.members(BROKERS_GROUP)).values()
 
-        await self._set_back.check_mark(groups.backend, present)
+        await self._set_back.check_store(groups.backend, present)
+        await race(self._set_back.until_set_back(groups.backend), self._follow_members(groups, watches))
+
+    async def _follow_members(self, groups: Groups, watches: TaskSet) -> None:
         async for members in groups.watch(BROKERS_GROUP):
             await self._reconcile(_live(members), watches)
             self._tend(watches)

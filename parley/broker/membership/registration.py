@@ -80,10 +80,14 @@ class Registration:
                 )
             await asyncio.sleep(PROBE_S)
 
-    async def refuse_successor(self, groups: Groups) -> None:
-        """Raise DuplicateBrokerId if another process has taken this broker's place, under its id and its address."""
+    async def refuse_successor(self, groups: Groups, epoch: int) -> None:
+        """Raise DuplicateBrokerId if another process has taken this broker's place, under its id and its address.
+
+        ``epoch`` is this broker's own epoch. A member with a lower epoch is an earlier process of this broker: the
+        store was set back, and contains that process again.
+        """
         present = (await groups.members(BROKERS_GROUP)).get(self._member_id)
-        if present is not None:
+        if present is not None and present.incarnation > epoch:
             other = registration_from_bytes(present.data)
             if other.incarnation_id != self.broker.incarnation_id:
                 raise DuplicateBrokerId(

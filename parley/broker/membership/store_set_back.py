@@ -1,9 +1,12 @@
 """Detects, while this broker is the controller, that the coordination store was set back to an older state.
 
 There are two signs. The first is the mark that a restore leaves in the store, or that the embedded store leaves after
-it has lost writes. The second is a broker that has seen metadata which the store does not contain
-(``parley.broker.metadata.terms``). Individual partitions with outdated epochs are found when their brokers register
-(``parley.broker.controller.distrusted_partitions``).
+it has lost writes. The second is metadata that this broker, or another one, has seen, and which the store does not
+contain (``parley.broker.metadata.terms``). Individual partitions with outdated epochs are found when their brokers
+register (``parley.broker.controller.distrusted_partitions``).
+
+Both signs may appear during a term. The controller's own metadata is then newer than the store's. So the term ends, and
+the next one begins with the metadata in the store.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
 
-from parley.broker.controller.controller import Controller, Outranked
+from parley.broker.controller.controller import Controller, Outranked, StoreChanged
 from parley.broker.controller.distrusted_partitions import distrust_all
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS
-from parley.broker.metadata.terms import contradicts
+from parley.broker.metadata.terms import contradicts, terms_from_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.metrics.catalogue.replication import ElectionMetrics
+from parley.broker.runtime.tasks import race
 from parley.consensus.backend import At, Backend, Check, Delete
 from parley.consensus.errors import PreconditionFailed
+from parley.consensus.recipes.listeners import View
 from parley.consensus.store_move.store_record import SET_BACK_KEY
 from parley.protocol.sentinels import NO_EPOCH
 
@@ -34,23 +41,53 @@ them."""
 class StoreSetBack:
     """Makes the controller distrust a store that was set back."""
 
-    def __init__(self, controller: Controller, metrics: ElectionMetrics) -> None:
+    def __init__(self, controller: Controller, rules: RulesOf, metrics: ElectionMetrics) -> None:
         self._controller = controller
+        self._rules = rules
         self._metrics = metrics
 
-    async def check_mark(
+    async def check_store(
         self, store: Backend, members: Callable[[], Awaitable[Collection[BrokerRegistration]]]
     ) -> None:
-        """Look for the mark in the store. Call this at the start of a term, before brokers are registered.
+        """Look for the mark in the store, and for metadata that this broker had before its term and the store does not
+        have. Call this at the start of a term, before brokers are registered.
 
         ``members()`` reads the members from the store. Raises CoordinationError, and what ``Controller.submit`` raises.
         """
-        mark = await store.get(SET_BACK_KEY)
-        if mark is None:
-            return
-        await self._distrust(await members(), mark.value.decode("utf-8", "replace"))
-        with suppress(PreconditionFailed):  # set back again, or another controller has dealt with it
-            await store.txn([Check(SET_BACK_KEY, At(mark.revision))], [Delete(SET_BACK_KEY)])
+        mark, missing = await store.get(SET_BACK_KEY), self._controller.missing
+        if mark is not None:
+            await self._distrust(await members(), mark.value.decode("utf-8", "replace"))
+            with suppress(PreconditionFailed):  # set back again, or another controller has dealt with it
+                await store.txn([Check(SET_BACK_KEY, At(mark.revision))], [Delete(SET_BACK_KEY)])
+        elif missing is not None:
+            seen = f"version {missing.version} of controller epoch {missing.controller_epoch}"
+            await self._distrust(await members(), f"this broker has seen {seen}")
+
+    async def until_set_back(self, store: Backend) -> None:
+        """Wait until the store is set back during the term. Call this after ``check_store``.
+
+        Raises StoreChanged then, and the CoordinationError that ended a watch.
+        """
+        await race(self._until_marked(store), self._until_terms_disappear())
+
+    async def _until_marked(self, store: Backend) -> None:
+        view = View()
+        async with store.watch(SET_BACK_KEY) as watch:
+            async for event in watch:
+                view.apply(event)
+                if (mark := view.entries.get(SET_BACK_KEY)) is not None:
+                    raise StoreChanged(mark.value.decode("utf-8", "replace"))
+
+    async def _until_terms_disappear(self) -> None:
+        """Watch the list of terms. Its last entry, which is the current term, only gets higher versions."""
+        store, latest = self._controller.store, self._controller.terms[-1]._replace(version=0)
+        async with store.watch(TERMS) as watch:
+            async for _ in watch:
+                entry = await store.get(TERMS)  # because the watch itself may lag behind
+                stored = terms_from_bytes(entry.value) if entry is not None else ()
+                if not stored or stored[-1] < latest:
+                    raise StoreChanged("it no longer contains the latest metadata")
+                latest = stored[-1]
 
     async def check_members(self, members: Collection[BrokerRegistration]) -> None:
         """Compare the terms in the store with the newest metadata that each member had seen when it joined.
@@ -73,12 +110,15 @@ class StoreSetBack:
         present = {member.incarnation_id for member in members}
         await self._controller.store.next_id(PRODUCER_IDS, block=PRODUCER_IDS_SKIPPED)
         highest = max((member.seen_leader_epoch for member in members), default=NO_EPOCH)
-        decide = partial(distrust_all, present=present, leader_epoch=highest)
+        missing = self._controller.missing
+        if missing is not None and any(member.seen > missing.term for member in members):
+            missing = None  # it may name outdated ISRs, too
+        decide = partial(distrust_all, present=present, leader_epoch=highest, missing=missing, rules=self._rules)
         partitions = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
         self._controller.forget_earlier_terms()  # only now: the next term needs them if this one ends earlier
         self._metrics.set_backs += 1
         _log.error(
-            "the coordination store was set back to an older state: each partition gets a leader when all its replicas "
-            "have reported their logs",
+            "the coordination store was set back to an older state: each partition gets a leader when the replicas "
+            "that may have its last records have reported their logs",
             extra={"partitions": partitions, "reason": reason},
         )

@@ -176,6 +176,23 @@ class StoreMoveParticipant:
         self._on(MoveEvent.STORE_FOUND)
         _log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
 
+    async def open_again(self) -> None:
+        """Open the store in charge again: it is the same store, but was set back. Retries until the store responds.
+
+        Raises what ``Backend.open`` raises, for example WrongStore if there is another store now. Raises Moved if the
+        restored store is not in charge.
+        """
+        old = self.store
+        await self._leave(old)
+        backend = await self._backend_at(old.url)
+        self.store = StoreInCharge(backend, old.url, self._rng, term=old.term)
+        while True:
+            try:
+                await self.store.open(expect_identity=old.identity)
+                return
+            except Retriable:
+                await asyncio.sleep(RETRY_S)
+
     async def _try(self, move: str, other: StoreLocation, member: str, session: Session) -> None:
         """Connect to the store to which the cluster is to move, and report the result in the current store."""
         error = ""

@@ -25,7 +25,7 @@ from parley.consensus.backend import (
     Watch,
     WatchCount,
 )
-from parley.consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
+from parley.consensus.errors import Closed, CoordinationError, OlderStore, SessionLost, Unavailable, WrongStore
 from parley.consensus.etcd import etcd_pb2 as pb
 from parley.consensus.etcd import transactions
 from parley.consensus.etcd.address import Address, parse, read_secrets
@@ -301,7 +301,7 @@ class EtcdBackend(Backend):
                 raise (error.failure.error or Unavailable(str(error))) from error
         if fresh and response.header.revision < reached:
             self._become_wrong(
-                WrongStore(
+                OlderStore(
                     f"the store {self.identity} was set back to an older state: it was at revision {reached} and is "
                     f"now at {response.header.revision}"
                 )
@@ -322,7 +322,7 @@ class EtcdBackend(Backend):
         for session in tuple(self._sessions):
             session.lose()
         for watch in tuple(self._watches):
-            watch.end(WrongStore(str(error)))
+            watch.end(type(error)(str(error)))
 
     async def _drop_ended(self, ops: Sequence[Op]) -> None:
         """Mark the sessions that etcd no longer knows as LOST, before the caller receives the error."""
@@ -336,7 +336,7 @@ class EtcdBackend(Backend):
         if self._connection is None:
             raise Closed("the backend is not open")
         if self._wrong is not None:
-            raise WrongStore(str(self._wrong))
+            raise type(self._wrong)(str(self._wrong))
         return self._connection
 
     def _on_up(self) -> None:

@@ -36,6 +36,7 @@ from parley.consensus.errors import (
     DamagedStore,
     DeletedStore,
     MaybeApplied,
+    OlderStore,
     SessionLost,
     Unauthorized,
     Unavailable,
@@ -266,13 +267,13 @@ class Database:
         return sequence, [event for _, event in events]
 
     def check_in_place(self) -> None:
-        """Raise WrongStore if the file that was opened has been deleted or replaced."""
+        """Raise DeletedStore if the file that was opened has been deleted or replaced."""
         try:
             found = os.stat(self._path)
         except OSError as error:
             raise DeletedStore(f"the store {self.identity} is no longer there: {error}") from error
         if (found.st_dev, found.st_ino) != self._inode or not os.fstat(self._wal).st_nlink:
-            raise WrongStore(f"{self._path} is no longer the store {self.identity}: the file was replaced")
+            raise DeletedStore(f"{self._path} is no longer the store {self.identity}: the file was replaced")
 
     def _connect(self) -> sqlite3.Connection:
         quoted = str(self._path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
@@ -390,7 +391,12 @@ class Database:
     def _saw(self, state: tuple[int, str] | None) -> None:
         if state is None or state[1] != self.identity:
             raise self._overwritten()
-        self.sequence = max(self.sequence, state[0])
+        if state[0] < self.sequence:
+            raise OlderStore(
+                f"the store {self.identity} was set back to an older state: it had {self.sequence} changes and now has "
+                f"{state[0]}"
+            )
+        self.sequence = state[0]
 
     def _overwritten(self) -> WrongStore:
         return WrongStore(f"{self._path} is no longer the store {self.identity}: it was overwritten")

@@ -83,6 +83,11 @@ class StoreInCharge(Backend):
         return self.backend.identity
 
     @property
+    def term(self) -> int | None:
+        """The term of the store's record, or None before this client has seen a record of a store in charge."""
+        return self._term
+
+    @property
     def location(self) -> StoreLocation:
         """The address and identity by which other brokers find the store."""
         return StoreLocation(self.url, self.identity)

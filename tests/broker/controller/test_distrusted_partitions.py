@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.brokers import register_broker
 from parley.broker.controller.distrusted_partitions import distrust_all, distrusted
@@ -70,6 +72,47 @@ def test_all_partitions_are_distrusted_and_the_directories_of_brokers_that_are_a
     after = before.with_changes(decision.changes)
     assert after.topics["t"].partitions == (distrusted(STATE), distrusted(replace(STATE, leader=2)))
     assert [after.brokers[number].log_dirs for number in (1, 2, 3)] == [(DIRECTORY,), (), ()]
+
+
+@pytest.mark.parametrize(
+    ("known", "min_insync_replicas", "awaited"),
+    [
+        (replace(STATE, isr=(2, 1), elr=()), 2, (1, 2)),
+        (replace(STATE, isr=(2,), elr=(3,)), 2, (2, 3)),
+        (replace(STATE, isr=(1, 2, 3), elr=()), 2, (1, 2, 3)),
+        (replace(STATE, isr=(2,), elr=()), 3, (2,)),
+        (replace(STATE, isr=(2,), elr=()), 2, (1, 2, 3)),  # the other two may have acknowledged records since
+        (replace(STATE, isr=(1, 2), elr=()), 1, (1, 2, 3)),
+        (replace(STATE, isr=(), elr=(), leader=NO_LEADER), 2, (1, 2, 3)),
+        (replace(STATE, replicas=(1, 2, 4), isr=(1, 2), elr=()), 2, (1, 2, 3)),
+    ],
+)
+def test_only_replicas_that_may_have_acknowledged_records_are_awaited_if_the_lost_metadata_is_known(
+    known: PartitionState, min_insync_replicas: int, awaited: tuple[int, ...]
+) -> None:
+    def rules(image: MetadataImage, topic: str) -> ElectionRules:
+        return ElectionRules(min_insync_replicas)
+
+    before, missing = image(STATE), image(known)
+    changes = distrust_all(before, (), missing=missing, rules=rules).changes
+    assert before.with_changes(changes).topics["t"].partitions[0].last_known_elr == awaited
+
+
+def test_a_lower_min_insync_replicas_in_the_lost_metadata_counts() -> None:
+    before, missing = image(STATE), image(replace(STATE, isr=(1, 2), elr=()))
+
+    def rules(image: MetadataImage, topic: str) -> ElectionRules:
+        return ElectionRules(1 if image is missing else 2)
+
+    changes = distrust_all(before, (), missing=missing, rules=rules).changes
+    assert before.with_changes(changes).topics["t"].partitions[0].last_known_elr == (1, 2, 3)
+
+
+def test_lost_metadata_about_another_topic_of_the_same_name_does_not_count() -> None:
+    before, other = image(STATE), TopicImage("t", UUID(int=7), (replace(STATE, isr=(1, 2), elr=()),))
+    missing = replace(before, topics={"t": other})
+    changes = distrust_all(before, (), missing=missing, rules=rules).changes
+    assert before.with_changes(changes).topics["t"].partitions[0].last_known_elr == (1, 2, 3)
 
 
 def test_leader_epochs_that_no_log_has_are_passed_when_the_store_was_set_back() -> None:

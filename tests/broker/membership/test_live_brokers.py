@@ -40,8 +40,13 @@ async def hold(endpoint: Endpoint) -> None:
     """No broker can be reached."""
 
 
+async def never(store: object) -> None:
+    """The store is not set back during the term."""
+    await asyncio.Event().wait()
+
+
 def live(metadata: Metadata, controller: Any, request: Any = None) -> LiveBrokers:
-    return LiveBrokers(
+    members = LiveBrokers(
         1,
         controller,
         metadata,
@@ -53,6 +58,8 @@ def live(metadata: Metadata, controller: Any, request: Any = None) -> LiveBroker
         silence_s=SILENCE_S,
         monotonic=lambda: 100.0,
     )
+    members._set_back.until_set_back = never  # type: ignore[method-assign]
+    return members
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ async def test_a_registration_that_fails_is_tried_again(
 ) -> None:
     monkeypatch.setattr(live_brokers, "REGISTRATION_PAUSE_S", 0.001)
     controller = DirectController(MetadataImage("c", controller_id=1))
-    controller.terms = ()  # type: ignore[attr-defined]
+    controller.terms, controller.missing = (), None  # type: ignore[attr-defined]
     failures = [OSError("no more files"), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)]
     registered = asyncio.Event()
     controller.metadata.subscribe(lambda delta, image: registered.set())
@@ -143,7 +150,7 @@ async def test_no_broker_is_fenced_before_the_members_have_been_compared_with_th
     monkeypatch.setattr(live_brokers, "until_gone", until_gone)
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 1)
     brokers = {n: BrokerRegistration(n, 1, UUID(int=n), (endpoint,)) for n in (1, 2, 3)}
-    controller = SimpleNamespace(terms=(Term(5, 1, 3),), submit=submit)
+    controller = SimpleNamespace(terms=(Term(5, 1, 3),), submit=submit, missing=None)
     members = live(Metadata(MetadataImage("c", controller_id=1, brokers=brokers)), controller)
     newer = BrokerRegistration(1, 2, UUID(int=1), (), seen=Term(7, 2, 10))
     with pytest.raises(Outranked):

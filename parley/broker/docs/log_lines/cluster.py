@@ -39,9 +39,20 @@ _STORE: Final = Section(
             "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
         ),
         Line(
-            "the coordination store was set back to an older state: each partition gets a leader when all its "
-            "replicas have reported their logs",
-            "No acknowledged record is lost, but a partition waits for the slowest of its brokers.",
+            "the coordination store was set back to an older state: each partition gets a leader when the replicas "
+            "that may have its last records have reported their logs",
+            "No acknowledged record is lost, but a partition waits for the slowest of these replicas. If one of them "
+            "is missing, another line names its broker.",
+            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
+        ),
+        Line(
+            "the coordination store was set back under this broker: opening it again",
+            "The store was restored to an older state while this broker was running. The broker joins again by itself.",
+            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
+        ),
+        Line(
+            "the coordination store was set back under the controller: the next term begins with what it contains",
+            "The store was restored to an older state while the brokers were running. A controller is elected again.",
             "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
         ),
         Line(
