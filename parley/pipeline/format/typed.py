@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from parley.pipeline.schemas.client import PREFIX, Settings, client_of
 from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType
@@ -155,20 +155,38 @@ def sinks(wanted: Sequence[Asked], schema: StructType) -> tuple[TypedColumn, ...
     for one in wanted:
         if one.column not in schema.names:
             raise ValueError(f"'{one.column}Format' is set, but there is no column '{one.column}'")
+        kind = _arrow(schema[one.column].dataType, one.column)
         if one.is_pinned:
             number, found, _ = _version(one, None)
         else:
-            found = derived(one.settings, one.subject, one.language, _arrow(schema[one.column].dataType))
+            found = derived(one.settings, one.subject, one.language, kind)
             number = client_of(one.settings).register(one.subject, found)
             found = client_of(one.settings).schema(number)
         made.append(TypedColumn(one.column, Typed(one.settings, found, number)))
     return tuple(made)
 
 
-def _arrow(kind: DataType) -> Any:
+def _arrow(kind: DataType, path: str) -> Any:
+    """Return the Arrow type of a column or field. Raises ValueError, which names it, if it cannot be written."""
+    from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_type
 
-    return to_arrow_type(kind, timezone="UTC")
+    for name, inside in _parts(kind):
+        _arrow(inside, f"{path}.{name}")
+    try:
+        if not isinstance(kind, VariantType):  # in Arrow it would be a struct of its two binary parts
+            return to_arrow_type(kind, timezone="UTC")
+    except (PySparkTypeError, ValueError):
+        pass
+    raise ValueError(f"{path} is of type {kind.simpleString()}, which cannot be written: cast it, or leave it out")
+
+
+def _parts(kind: DataType) -> list[tuple[str, DataType]]:
+    if isinstance(kind, StructType):
+        return [(field.name, field.dataType) for field in kind]
+    if isinstance(kind, ArrayType):
+        return [("element", kind.elementType)]
+    return [("key", kind.keyType), ("value", kind.valueType)] if isinstance(kind, MapType) else []
 
 
 def bytes_of(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:

@@ -46,7 +46,11 @@ def _bounds(least: Sequence[Any], greatest: Sequence[Any]) -> tuple[Any, Any] | 
         case str() if max(len(low), len(high)) <= _TEXT_MAX:
             return low, high
         case dt.datetime():  # Delta has milliseconds, so the greatest is rounded up
-            return _milliseconds(low), _milliseconds(high + _MILLISECOND if high.microsecond % 1000 else high)
+            if high.microsecond % 1000:
+                if high > dt.datetime.max.replace(tzinfo=high.tzinfo) - _MILLISECOND:
+                    return None  # the year 10000
+                high += _MILLISECOND
+            return _milliseconds(low), _milliseconds(high)
         case dt.date():
             return low.isoformat(), high.isoformat()
     return None

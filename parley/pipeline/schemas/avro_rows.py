@@ -15,7 +15,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import MAX_PREC, Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,6 +42,8 @@ _TIMES_OF_DAY: Final = {"time-millis": (pa.time32("ms"), 1000), "time-micros": (
 _DAY_0: Final = dt.date(1970, 1, 1).toordinal()
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
 _DECIMAL_MAX: Final = 38
+_ALL_DIGITS: Final = Context(prec=MAX_PREC)
+"""The default context would round to 28 digits."""
 _NUMBERS: Final = ({"int", "long"}, {"float", "double"})
 _CLASSES: Final = {
     "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes, "string": str,
@@ -198,10 +200,10 @@ def _decimal(node: Mapping[str, Any]) -> tuple[pa.DataType, Convert, Convert]:
         raise BadSchema(f"A decimal of {precision} digits: a column holds {_DECIMAL_MAX} at most")
 
     def reads(value: bytes) -> Decimal:
-        return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale)
+        return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _ALL_DIGITS)
 
     def writes(value: Decimal) -> bytes:
-        whole = int(value.scaleb(scale))
+        whole = int(value.scaleb(scale, _ALL_DIGITS))
         return whole.to_bytes(size or (whole if whole >= 0 else ~whole).bit_length() // 8 + 1, "big", signed=True)
 
     return pa.decimal128(precision, scale), reads, writes

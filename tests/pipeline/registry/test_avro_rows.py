@@ -30,7 +30,9 @@ PLAIN: dict[str, st.SearchStrategy[Any]] = {
 }
 FROM, TO = (dt.datetime(year, 6, 1, tzinfo=dt.UTC).replace(tzinfo=None) for year in (1, 9999))
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+LONG_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 18}
 LOGICAL: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (LONG_DECIMAL, st.integers(1 - 10**38, 10**38 - 1).map(lambda whole: Decimal(f"{whole}E-18"))),
     (DECIMAL, st.decimals(-99_999_999, 99_999_999, places=2, allow_nan=False)),
     ({"type": "int", "logicalType": "date"}, st.dates()),
     (
@@ -192,3 +194,12 @@ def test_a_text_that_is_not_json_is_refused_with_one_reason() -> None:
         avro_schemas.parsed(text, no_references)
     with pytest.raises(BadSchema, match=r"^The Avro schema cannot be used: it is not JSON$"):
         avro_schemas.expanded(text, no_references)
+
+
+@pytest.mark.parametrize("text", ["12345678901234567890.123456789012345678", "-" + "9" * 20 + "." + "9" * 18])
+def test_all_38_digits_of_a_decimal_come_back(text: str) -> None:
+    own, value = schema(record(LONG_DECIMAL)), {"f0": Decimal(text)}
+    data = avro_rows.writer(own, no_references)(value)
+    whole = int(text.replace(".", ""))
+    assert data == encoded(record("bytes"), {"f0": whole.to_bytes(16, "big", signed=True)})
+    assert avro_rows.reader(own, own, no_references)(data, 0) == value
