@@ -199,6 +199,19 @@ def test_types_of_postgresql(server: str) -> None:
     }
 
 
+def test_numbers_are_exact_or_name_their_column(server: str) -> None:
+    exact = "12345678901234567890.123456789012345678"
+    run(server, "DROP TABLE IF EXISTS items", "CREATE TABLE items (id INTEGER, n NUMERIC(38, 18), m NUMERIC)")
+    run(server, f"INSERT INTO items VALUES (1, {exact}, 0.123456789)")
+    task = source(server, mode="bulk")
+    [row] = polled(task)
+    assert (row.value["n"], row.value["m"]) == (Decimal(exact), Decimal("0.123456789"))
+    run(server, "INSERT INTO items VALUES (2, 1, 0.1234567891)")
+    with pytest.raises(ConnectError, match=r"column m of .* with 9 decimal places"):
+        polled(task)
+    task.stop()
+
+
 def test_tables_are_divided(url: str) -> None:
     run(url, *(f"CREATE TABLE {name} (id INTEGER)" for name in "abc"))
     connector = SqlSourceConnector()

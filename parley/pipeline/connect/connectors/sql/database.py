@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import MAX_PREC, Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
@@ -52,6 +52,7 @@ CONNECTION: Final = (
 )
 _DRIVERS: Final = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 _SCALE_UNKNOWN: Final = 9
+_EXACTLY: Final = Context(prec=MAX_PREC, traps=[Inexact, InvalidOperation])
 
 
 def open_engine(url: str, user: str | None, password: Password | None) -> sa.Engine:
@@ -121,14 +122,17 @@ _SCHEMAS: Final[tuple[tuple[type[Any], Callable[[Any], Schema]], ...]] = (
 
 
 def connect_value(value: Any, schema: Schema | None) -> Any:
-    """Convert a value from a database row to the type that its schema requires."""
+    """Convert a value from a database row to the type that its schema requires. Raises ConnectError."""
     if value is None:
         return None
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
     if schema is not None and schema.name == LogicalType.DECIMAL:
         scale = int(schema.parameters[LogicalType.SCALE])
-        return Decimal(value).quantize(Decimal(1).scaleb(-scale))
+        try:
+            return Decimal(value).quantize(Decimal(1).scaleb(-scale), context=_EXACTLY)
+        except (Inexact, InvalidOperation):
+            raise ConnectError(f"a number cannot be stored exactly with {scale} decimal places") from None
     if isinstance(value, memoryview | bytearray):
         return bytes(value)
     if schema is not None and schema.type is SchemaType.STRING and not isinstance(value, str):

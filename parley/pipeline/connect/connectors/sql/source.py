@@ -204,7 +204,12 @@ class SqlSourceTask(SourceTask):
         return offset
 
     def _record(self, table: _Table, row: Row, offset: Mapping[str, Any]) -> SourceRecord:
-        values: Any = {name: connect_value(value, _schema_of(table.schema, name)) for name, value in row.items()}
+        values: Any = {}
+        for name, value in row.items():
+            try:
+                values[name] = connect_value(value, _schema_of(table.schema, name))
+            except ConnectError as error:
+                raise ConnectError(f"the column {name} of a row for topic {table.topic}: {error}") from None
         return SourceRecord(
             topic=table.topic,
             value_schema=table.schema,
