@@ -28,7 +28,15 @@ from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.changes import Change, ControllerElected, Delta, PartitionChanged
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.terms import Term, contains, contradicts, terms_from_bytes, terms_to_bytes, with_term
+from parley.broker.metadata.terms import (
+    NO_TERM,
+    Term,
+    contains,
+    contradicts,
+    terms_from_bytes,
+    terms_to_bytes,
+    with_term,
+)
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics.catalogue.replication import ControllerMetrics
 from parley.broker.runtime.turns import next_turn
@@ -323,7 +331,8 @@ class Controller:
             await self._record_term(leadership)
             before = self._metadata.image
             changes, continues = image.changes_since(before), contains(self._terms, before.term)
-            self.missing = before if contradicts(self._terms, before.term) else None
+            has_applied_any = before.controller_id != NO_TERM.controller_id  # else it is the image of a new process
+            self.missing = before if has_applied_any and contradicts(self._terms, before.term) else None
         except BaseException:
             self._enter(ControllerEvent.LOADING_FAILED)
             raise

@@ -18,7 +18,7 @@ from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.membership.store_set_back import StoreSetBack
-from parley.broker.metadata.changes import Change, ConfigReplaced, TopicCreated
+from parley.broker.metadata.changes import Change, ConfigReplaced, Delta, TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term, contradicts, terms_from_bytes, terms_to_bytes
@@ -158,6 +158,14 @@ async def test_a_controller_distrusts_a_store_that_lacks_what_it_has_seen_itself
 
 async def test_a_controller_trusts_a_store_that_has_what_it_has_seen(office: Office) -> None:
     await office.write([Term(5, 2, 42)])
+    async with office.held():
+        assert office.controller.missing is None
+
+
+async def test_a_new_process_that_has_applied_no_metadata_yet_does_not_distrust_the_store(office: Office) -> None:
+    """Its first image contains only the epoch of the last controller that it has seen."""
+    office.metadata.replace(MetadataImage("c", controller_epoch=5, version=-1), Delta(5, -1, ()))
+    await office.write([Term(5, 2, 40)])
     async with office.held():
         assert office.controller.missing is None
 
