@@ -2,8 +2,8 @@
 
 Columns: a message is a struct; repeated fields are lists, maps are maps; uint32 is a long, uint64 a decimal of 20
 digits, an enum the name of its value, ``google.protobuf.Timestamp`` a timestamp. A field with presence is null if it is
-not set; other fields have their default. Unknown enum values, timestamps finer than a microsecond, and recursive
-messages are rejected. Data of another version is read as the reader's message, by field numbers.
+not set; other fields have their default, so they refuse null. Unknown enum values, timestamps finer than a microsecond,
+and recursive messages are rejected. Data of another version is read as the reader's message, by field numbers.
 """
 
 from __future__ import annotations
@@ -158,6 +158,8 @@ def _fill(message: Any, row: Any) -> None:
     for field in message.DESCRIPTOR.fields:
         value = row.get(field.name)
         if value is None:
+            if not field.has_presence:  # it would be read back as the default: zero, an empty text, list or map
+                raise DoesNotFit("null (a field without presence has none)", pa.struct([]), field.name)
             continue
         if is_map(field):
             inner = field.message_type.fields_by_name["value"]

@@ -90,6 +90,10 @@ def test_protobuf_as_rows_and_back() -> None:
         read(b"\0\x30\x09", 0)
     with pytest.raises(DoesNotFit, match="oneof"):
         protobuf_rows.writer(ORDER, no_references)({**ROW, "a": True})
+    for name in ("id", "large", "items", "counts", "kind"):
+        with pytest.raises(DoesNotFit, match="without presence") as refused:
+            protobuf_rows.writer(ORDER, no_references)({**ROW, name: None})
+        assert refused.value.path == name
     with pytest.raises(BadSchema, match="is recursive"):
         protobuf_rows.column_type(ORDER.with_text('syntax = "proto3"; message T { T next = 1; }'), no_references)
 
