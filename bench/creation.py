@@ -14,6 +14,8 @@ import argparse
 import os
 import socket
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bench.clusters import Measured
 from bench.figures import Figures, report
@@ -181,7 +183,8 @@ def main() -> None:
         if given.partitions:
             measure_many(subject, given.partitions)
 
-    report(in_turns(kinds_of(given.cluster, given.alone), given.rounds, measure))
+    kinds: Sequence[Callable[[Path], Measured | ReplicatedCluster]] = kinds_of(given.cluster, given.alone)
+    report(in_turns(kinds, given.rounds, measure))
 
 
 if __name__ == "__main__":
