@@ -102,8 +102,9 @@ def _outcomes(seeds: range, settings: Settings, jobs: int) -> Iterator[Outcome]:
     with ProcessPoolExecutor(jobs) as pool:
         try:
             yield from pool.map(partial(run, settings=settings), seeds)
-        finally:
+        except BaseException:  # a seed has failed: its report does not wait for the others
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _show_progress(done: int, wanted: int, outcome: Outcome) -> None:
