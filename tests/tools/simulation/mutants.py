@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.controller import brokers
 from parley.broker.controller.elections import leader_choice as election
+from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups import coordinator as group_coordinator
 from parley.broker.coordinators.groups import offset_decisions
@@ -76,11 +78,11 @@ def reuse_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_unguarded(patch: pytest.MonkeyPatch) -> None:
-    """A controller writes to the store without checking that it is still the controller."""
+    """A controller writes to the store without checking that it is still the controller, and the last to write."""
     txn = KeyValue.txn
 
     async def unguarded(self: KeyValue, checks: Any, ops: Any, *, guard: Any = None) -> Any:
-        return await txn(self, checks, ops)
+        return await txn(self, [check for check in checks if check.key != TERMS], ops)
 
     patch.setattr(KeyValue, "txn", unguarded)
 
@@ -157,7 +159,11 @@ def trust_restored_store(patch: pytest.MonkeyPatch) -> None:
     async def trust(*args: Any) -> None:
         pass
 
-    patch.setattr(StoreSetBack, "check_mark", trust)
+    async def never(*args: Any) -> None:
+        await asyncio.Event().wait()
+
+    patch.setattr(StoreSetBack, "check_store", trust)
+    patch.setattr(StoreSetBack, "until_set_back", never)
     patch.setattr(StoreSetBack, "check_members", trust)
     patch.setattr(brokers, "distrust_outdated", lambda *args: [])
 
