@@ -38,23 +38,13 @@ class TransactionScan:
         """Return the entries of the rebuilt index. ``damage`` is the damage of the segment.
 
         ``is_whole`` means that all batches before the segment are intact. Then the batches of a segment without damage
-        are sufficient. Otherwise, known entries that fit the markers, or whose markers are damaged, are also used.
+        are sufficient. Otherwise, known entries that fit the markers, or whose markers are damaged, take precedence:
+        the transaction may have begun, or the producer's previous one ended, in a damaged batch.
         """
         found = dict(self._found)
         for known in () if is_whole and not damage else self._known:
             marker = known.last_offset
-            if self._aborting_producers.get(marker) == known.producer_id:
-                found[marker] = _joined(known, found.get(marker, known))
-            elif any(each.first_offset <= marker <= each.last_offset for each in damage):
+            is_damaged = any(each.first_offset <= marker <= each.last_offset for each in damage)
+            if is_damaged or self._aborting_producers.get(marker) == known.producer_id:
                 found[marker] = known
         return [found[marker] for marker in sorted(found)]
-
-
-def _joined(known: AbortedTransaction, found: AbortedTransaction) -> AbortedTransaction:
-    """Return the entry of a transaction that may have begun in a damaged batch."""
-    return AbortedTransaction(
-        known.producer_id,
-        min(known.first_offset, found.first_offset),
-        known.last_offset,
-        min(known.last_stable_offset, found.last_stable_offset),
-    )

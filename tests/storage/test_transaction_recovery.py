@@ -14,6 +14,7 @@ from tests.storage.producer_batches import NOW, abort, batch, commit
 
 FOUND = AbortedTransaction(producer_id=7, first_offset=10, last_offset=12, last_stable_offset=13)
 """The transaction that ``scanned`` finds."""
+LATER = AbortedTransaction(producer_id=7, first_offset=11, last_offset=12, last_stable_offset=13)
 ALTERED = AbortedTransaction(producer_id=7, first_offset=2, last_offset=12, last_stable_offset=5)
 OTHER_PRODUCER = AbortedTransaction(producer_id=8, first_offset=2, last_offset=12, last_stable_offset=13)
 COMMITTED = AbortedTransaction(producer_id=7, first_offset=14, last_offset=15, last_stable_offset=16)
@@ -39,7 +40,9 @@ def scanned(producers: ProducerState, *known: AbortedTransaction) -> Transaction
     return scan
 
 
-@pytest.mark.parametrize("known", [(), (FOUND,), (ALTERED,), (OTHER_PRODUCER,), (FOUND, COMMITTED), (FOUND, LATE)])
+@pytest.mark.parametrize(
+    "known", [(), (FOUND,), (LATER,), (ALTERED,), (OTHER_PRODUCER,), (FOUND, COMMITTED), (FOUND, LATE)]
+)
 def test_intact_batches_are_sufficient(producers: ProducerState, known: tuple[AbortedTransaction, ...]) -> None:
     assert scanned(producers, *known).entries((), is_whole=True) == [FOUND]
 
@@ -47,6 +50,11 @@ def test_intact_batches_are_sufficient(producers: ProducerState, known: tuple[Ab
 def test_beside_damage_a_transaction_may_have_begun_earlier(producers: ProducerState) -> None:
     scan = scanned(producers, ALTERED)
     assert scan.entries((), is_whole=False) == scan.entries((DAMAGE,), is_whole=True) == [ALTERED]
+
+
+def test_beside_damage_the_previous_transaction_may_have_ended_later(producers: ProducerState) -> None:
+    scan = scanned(producers, LATER)
+    assert scan.entries((), is_whole=False) == scan.entries((DAMAGE,), is_whole=True) == [LATER]
 
 
 def test_a_transaction_whose_records_are_damaged_stays(producers: ProducerState) -> None:
