@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import sys
-import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -21,13 +20,10 @@ COMPILED: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool
 
 METADATA_ONLY = {"dist_info", "egg_info", "sdist"}
 """Commands that need no compiled module: to translate the modules for them would cost ten seconds."""
-EDITABLE = "editable_wheel"
-"""The command of ``pip install -e``. It is repeated for each extra, and leaves the compiled modules beside their
-sources."""
 
 
 def extensions() -> list[Extension]:
-    if os.environ.get("PARLEY_PURE") or METADATA_ONLY & set(sys.argv) or (EDITABLE in sys.argv and is_built()):
+    if os.environ.get("PARLEY_PURE") or METADATA_ONLY & set(sys.argv):
         return []
     from mypyc.build import mypycify
 
@@ -62,17 +58,6 @@ class BuildAndNote(build_ext):
     def build_extension(self, ext: Extension) -> None:
         super().build_extension(ext)
         self.succeeded.append(ext.name)
-
-
-def is_built() -> bool:
-    """Return whether the source tree contains modules that were compiled from these sources for this Python."""
-    try:
-        built = json.loads((ROOT / "parley" / "_built.json").read_text())
-    except (OSError, ValueError):
-        return False
-    names = [*(source.removesuffix(".py") for source in COMPILED), "parley/_compiled__mypyc"]
-    present = all((ROOT / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}").exists() for name in names)
-    return present and bool(built == {module(source): digest(source) for source in COMPILED})
 
 
 def module(source: str) -> str:
