@@ -21,11 +21,11 @@ from parley.broker.controller.distrusted_partitions import distrust_all
 from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS
-from parley.broker.metadata.terms import contradicts, terms_from_bytes
+from parley.broker.metadata.terms import NO_TERM, Term, contradicts, terms_from_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.metrics.catalogue.replication import ElectionMetrics
 from parley.broker.runtime.tasks import race
-from parley.consensus.backend import At, Backend, Check, Delete
+from parley.consensus.backend import At, Backend, Check, Delete, Entry
 from parley.consensus.errors import PreconditionFailed
 from parley.consensus.recipes.listeners import View
 from parley.consensus.store_move.store_record import SET_BACK_KEY
@@ -79,15 +79,21 @@ class StoreSetBack:
                     raise StoreChanged(mark.value.decode("utf-8", "replace"))
 
     async def _until_terms_disappear(self) -> None:
-        """Watch the list of terms. Its last entry, which is the current term, only gets higher versions."""
-        store, latest = self._controller.store, self._controller.terms[-1]._replace(version=0)
+        """Watch the list of terms. Its last entry, which is the current term, only gets higher versions.
+
+        Every write of metadata is an event here. So the list is read again only if the event shows an earlier one: the
+        watch may lag behind.
+        """
+        store, latest, view = self._controller.store, self._controller.terms[-1]._replace(version=0), View()
         async with store.watch(TERMS) as watch:
-            async for _ in watch:
-                entry = await store.get(TERMS)  # because the watch itself may lag behind
-                stored = terms_from_bytes(entry.value) if entry is not None else ()
-                if not stored or stored[-1] < latest:
+            async for event in watch:
+                view.apply(event)
+                last = _last_term(view.entries.get(TERMS))
+                if last < latest:
+                    last = _last_term(await store.get(TERMS))
+                if last < latest:
                     raise StoreChanged("it no longer contains the latest metadata")
-                latest = stored[-1]
+                latest = last
 
     async def check_members(self, members: Collection[BrokerRegistration]) -> None:
         """Compare the terms in the store with the newest metadata that each member had seen when it joined.
@@ -122,3 +128,7 @@ class StoreSetBack:
             "that may have its last records have reported their logs",
             extra={"partitions": partitions, "reason": reason},
         )
+
+
+def _last_term(entry: Entry | None) -> Term:
+    return NO_TERM if entry is None else terms_from_bytes(entry.value)[-1]
