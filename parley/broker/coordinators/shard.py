@@ -74,7 +74,7 @@ def coordinator_error(error: KafkaError) -> KafkaError:
     return error if code is None else KafkaError(code, str(error))
 
 
-def _size_of(records: Sequence[KeyValue]) -> int:
+def size_in_batch(records: Sequence[KeyValue]) -> int:
     """Return an upper limit for the size of the records in a batch, in bytes."""
     return sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in records)
 
@@ -365,15 +365,15 @@ class Shard(Generic[S]):
             for index, (key, value) in enumerate(decision.records):
                 self._replay(key, value, decision, base + index)
             return
-        size = _size_of(decision.records)
+        size = size_in_batch(decision.records)
         if size + HEADER_SIZE <= turn.batch_bytes_max or not decision.is_divisible:
             self._write_together(decision, decision.records, size, turn)
             return
         self._batch(
-            [max(decision.records, key=lambda record: _size_of([record]))], turn
+            [max(decision.records, key=lambda record: size_in_batch([record]))], turn
         )  # raises before the first record is written, if the largest does not fit
         for record in decision.records:
-            self._write_together(decision, [record], _size_of([record]), turn)
+            self._write_together(decision, [record], size_in_batch([record]), turn)
 
     def _write_together(self, decision: Decision[Any], records: Sequence[KeyValue], size: int, turn: _Turn) -> None:
         """Apply records of a decision, and add them to one batch. Raises MESSAGE_TOO_LARGE or _Lost."""

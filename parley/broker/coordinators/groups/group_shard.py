@@ -40,7 +40,7 @@ from parley.broker.coordinators.groups.share.share_group import ShareGroup, Topi
 from parley.broker.coordinators.groups.streams import streams_records
 from parley.broker.coordinators.groups.streams.settings import StreamsSettings
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
-from parley.broker.coordinators.shard import RECORD_BYTES
+from parley.broker.coordinators.shard import size_in_batch
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import MalformedMessage
@@ -170,9 +170,7 @@ class GroupShard:
     def accepts(self, record: KeyValue) -> bool:
         """Return True if the topic accepts a record of this size. Raises KafkaError if the partition has no log on this
         broker."""
-        key, value = record
-        size = HEADER_SIZE + RECORD_BYTES + len(key) + len(value or b"")
-        return size <= self._surroundings.batch_bytes_max(self.partition)
+        return HEADER_SIZE + size_in_batch([record]) <= self._surroundings.batch_bytes_max(self.partition)
 
     # --- Membership ---
 

@@ -11,7 +11,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
-from parley.broker.coordinators.shard import RECORD_BYTES
+from parley.broker.coordinators.shard import size_in_batch
 from parley.broker.coordinators.transactions.adding import add, verify
 from parley.broker.coordinators.transactions.ending import RESUME_MARKERS, end, resume_markers
 from parley.broker.coordinators.transactions.id_expiry import EXPIRED, expire
@@ -285,8 +285,7 @@ def _proof(shard: TransactionShard, transactional_id: str) -> list[KeyValue]:
     the id is unknown."""
     known = shard.transactions.get(transactional_id)
     record = None if known is None else transaction_record(transactional_id, known)
-    accepts = record is not None and shard.accepts(len(record[0]) + len(record[1] or b"") + RECORD_BYTES)
-    return [record] if record is not None and accepts else []
+    return [record] if record is not None and shard.accepts(size_in_batch([record])) else []
 
 
 def _check_named(transactional_id: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
-from parley.broker.coordinators.shard import RECORD_BYTES
+from parley.broker.coordinators.shard import size_in_batch
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import AT_REST
 from parley.broker.coordinators.transactions.transaction_records import transaction_tombstone
@@ -27,13 +27,13 @@ def expire(shard: TransactionShard, now_ms: int) -> Decision[None]:
     for transactional_id, transaction in shard.transactions.items():
         if transaction.state not in AT_REST or transaction.updated_ms > expired_before_ms:
             continue
-        key, value = transaction_tombstone(transactional_id)
-        record_size = len(key) + RECORD_BYTES
+        record = transaction_tombstone(transactional_id)
+        record_size = size_in_batch([record])
         if not shard.accepts(record_size):
             continue
         size += record_size
         if records and not shard.has_room(size):
             pause_ms = 0
             break
-        records.append((key, value))
+        records.append(record)
     return Decision(None, records, timers={EXPIRED: Timer(pause_ms, expire)})

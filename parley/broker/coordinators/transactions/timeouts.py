@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
-from parley.broker.coordinators.shard import RECORD_BYTES
+from parley.broker.coordinators.shard import size_in_batch
 from parley.broker.coordinators.transactions.ending import aborted_by_coordinator, enqueue_markers
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import NO_TIMEOUT_MS, Transaction
@@ -37,8 +37,8 @@ def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
         if known.timeout_ms == NO_TIMEOUT_MS or now_ms <= known.started_ms + known.timeout_ms:
             continue
         transaction = aborted_by_coordinator(known, now_ms)
-        key, value = transaction_record(transactional_id, transaction)
-        record_size = len(key) + len(value) + RECORD_BYTES
+        record = transaction_record(transactional_id, transaction)
+        record_size = size_in_batch([record])
         if not shard.accepts(record_size):
             too_large.append(transactional_id)
             continue
@@ -46,7 +46,7 @@ def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
         if records and not shard.has_room(size):
             pause_ms = 0
             break
-        records.append((key, value))
+        records.append(record)
         aborted[transactional_id] = transaction
     return Decision(
         None,
