@@ -101,6 +101,20 @@ class Verifications:
         known = self._known.get((partition.topic_id, partition.index, producer_id))
         return known is verification and known.leader_epoch == partition.leader_epoch
 
+    def _require_current(self, partition: Partition, producer_id: int, verification: Verification | None) -> None:
+        name = f"{partition.topic}-{partition.index}"
+        if verification is None:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {producer_id} has no open transaction that contains {name}.",
+            )
+        if not self.is_current(partition, producer_id, verification):
+            # The coordinator has confirmed the transaction. It may have confirmed it after the marker, or the marker
+            # may be a late copy. So the producer must not get a final error: the retry is verified again.
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"{name} has changed since it was verified for producer {producer_id}."
+            )
+
     def check(
         self,
         partition: Partition,
@@ -124,18 +138,8 @@ class Verifications:
         if producers.has_open_transaction(producer_id, epoch):
             return
         known = self._known.get((partition.topic_id, partition.index, producer_id))
-        if is_required and verification is None:
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"Producer {producer_id} has no open transaction that contains {partition.topic}-{partition.index}.",
-            )
-        if is_required and verification is not None and not self.is_current(partition, producer_id, verification):
-            # The coordinator has confirmed the transaction. It may have confirmed it after the marker, or the marker
-            # may be a late copy. So the producer must not get a final error: the retry is verified again.
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{partition.topic}-{partition.index} has changed since it was verified for producer {producer_id}.",
-            )
+        if is_required:
+            self._require_current(partition, producer_id, verification)
         if known is not None and sequence > NO_SEQUENCE:
             _check_sequence(partition, producers, known, producer_id, sequence)
         if producers.open_transactions >= OPEN_TRANSACTIONS_MAX:
