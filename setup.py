@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent
 COMPILED: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["parley"]["compiled"]
 
 METADATA_ONLY = {"dist_info", "egg_info", "sdist"}
-"""Commands that need no compiled module: to translate the modules for them would cost ten seconds."""
+"""Commands that need no compiled module: to translate the modules for them would cost twenty seconds."""
 
 
 def extensions() -> list[Extension]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.feature_levels import FeatureLevels
 from parley.broker.metadata.image import DELETED_TOPICS_KEPT, MetadataImage
 from parley.broker.metadata.types import (
+    NO_LEADER,
     BrokerRegistration,
     ConfigResource,
     Endpoint,
@@ -232,3 +235,10 @@ def test_only_the_topics_deleted_last_are_remembered() -> None:
     for topic_id in ids:
         image = image.with_changes([TopicDeleted("t", topic_id)])
     assert image.deleted_topics == tuple(ids[2:])
+
+
+def test_a_state_without_its_leader_keeps_all_other_fields() -> None:
+    directories = (UUID(int=1), UUID(int=2))
+    state = PartitionState((1, 2), (1,), 1, 4, 5, (2,), (1,), (3,), (6,), directories, 7)
+    assert not any(getattr(state, field.name) == field.default for field in fields(state)), "the fields differ"
+    assert state.without_leader() == replace(state, leader=NO_LEADER)
