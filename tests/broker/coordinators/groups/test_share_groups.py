@@ -10,16 +10,18 @@ from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.coordinator import ShareGroupsNeed
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.share.initialization import is_assignment_pending
-from parley.broker.coordinators.groups.share.share_group import ShareGroup, Stored, TopicPartitions
-from parley.broker.coordinators.groups.share.share_records import stored_record
+from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareMember, Stored, TopicPartitions
+from parley.broker.coordinators.groups.share.share_records import current_record, stored_record
 from parley.broker.coordinators.share_state.persister import NO_CHECK
 from parley.broker.metadata.changes import TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.network.dispatch import ConnectedClient, RequestContext
 from parley.broker.security.session import anonymous
+from parley.protocol.codec import decode_stored
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
+from parley.protocol.messages.stored_share_groups import ShareGroupCurrentMemberAssignmentValue
 from parley.protocol.uuids import UUID
 from tests.broker.coordinators.groups.grouped import Coordinated, Unreachable
 from tests.support.virtual_time import run
@@ -29,6 +31,12 @@ IMAGE = MetadataImage("c").with_changes([TopicCreated(TopicImage("t", T, (Partit
 INITIALIZED = Stored(initialized={T: TopicPartitions("t", frozenset({0}))})
 WITH_DELETED = Stored(initialized={**INITIALIZED.initialized, UUID(int=2): TopicPartitions("t", frozenset({0}))})
 JOIN, LEAVE = 0, -1
+
+
+def test_a_member_is_stored_in_the_state_that_kafka_calls_stable() -> None:
+    _, value = current_record("g", ShareMember("m", epoch=2))
+    assert value is not None
+    assert decode_stored(ShareGroupCurrentMemberAssignmentValue, value)[0].state == 0
 
 
 class Slow(Unreachable):

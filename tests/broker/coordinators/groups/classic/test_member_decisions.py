@@ -616,6 +616,16 @@ async def test_a_rebalance_that_no_member_joins_does_not_busy_the_loop() -> None
 
 
 @virtual
+async def test_the_session_timeout_serves_as_rebalance_timeout_only_if_the_request_has_none() -> None:
+    bench = await Bench.begin()
+    waits_not = await bench.join(rebalance_ms=0)
+    assert bench.group.members[waits_not.member_id].rebalance_timeout_ms == 0
+    await bench.leave(waits_not.member_id)
+    old_client = await bench.join(version=0, rebalance_ms=-1)
+    assert bench.group.members[old_client.member_id].rebalance_timeout_ms == SESSION_MS
+
+
+@virtual
 async def test_a_session_timeout_of_zero_does_not_busy_the_loop() -> None:
     bench = await Bench.begin()
     joined = await bench.join(session_ms=0)

@@ -76,6 +76,42 @@ def test_a_settled_member_that_says_nothing_changes_nothing() -> None:
     assert not says()
 
 
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("epoch", 100),
+        ("is_delayed", True),
+        ("shutdown_by", "m"),
+        ("endpoint_epoch", 1),
+        ("validated_epoch", -1),
+        ("metadata_checked", False),
+        ("configured", None),
+        ("topology", None),
+        ("last_settings", {"num.standby.replicas": "2"}),
+        ("target_epoch", 100),
+    ],
+)
+def test_a_member_is_not_settled_if_any_single_fact_of_its_group_is_not(fact: str, value: Any) -> None:
+    group = plain()
+    epoch = group.join("m").member_epoch
+    group.heartbeat("m", epoch)
+    heartbeat = Request(group_id=GROUP, member_id="m", member_epoch=epoch, endpoint_information_epoch=0)
+    assert changes_nothing(heartbeat, context(0), group.shard)
+    setattr(group.group, fact, value)
+    assert not changes_nothing(heartbeat, context(0), group.shard)
+
+
+def test_a_client_with_another_name_or_address_is_not_settled() -> None:
+    group = plain()
+    epoch = group.join("m").member_epoch
+    group.heartbeat("m", epoch)
+    details = group.group.members["m"].details
+    heartbeat = Request(group_id=GROUP, member_id="m", member_epoch=epoch, endpoint_information_epoch=0)
+    for changed in ({"client_id": "other"}, {"client_host": "/192.0.2.1"}, {"topology_epoch": -1}):
+        group.group.members["m"] = replace(group.group.members["m"], details=replace(details, **changed))
+        assert not changes_nothing(heartbeat, context(0), group.shard), changed
+
+
 def test_a_member_has_all_tasks_and_gives_half_of_them_to_a_second_one() -> None:
     group = plain()
     first = group.join("m")
@@ -124,6 +160,7 @@ def test_a_member_that_does_not_give_up_its_tasks_in_time_is_removed() -> None:
     group.join("n")
     group.owning("m", 2, {"0": [0, 1, 2, 3]})
     assert group.group.members["m"].progress.state is MemberState.UNREVOKED_TASKS
+    assert all(timer.is_patient for timer in group.timers.values()), "a broker that was busy removes no member for it"
     group.fire(("streams-rebalance", GROUP, "m"))
     assert said(group.heartbeat("n", 3).active_tasks) == {"0": [0, 1, 2, 3]}
 

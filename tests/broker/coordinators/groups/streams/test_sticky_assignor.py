@@ -98,3 +98,24 @@ def test_a_program_with_a_copy_takes_over() -> None:
 
 def test_without_members_nothing_is_assigned() -> None:
     assert assign({}, {"0": SubtopologySpec(3, True)}, 1) == {}
+
+
+def test_a_standby_task_stays_with_its_member() -> None:
+    before = {"a": TargetTasks(active={"0": frozenset({0})}), "d": TargetTasks(standby={"0": frozenset({0})})}
+    found = assigned({each: each for each in "abcd"}, {"0": SubtopologySpec(1, True)}, 1, before)
+    assert {member: each for member, each in found.items() if each != NO_TARGET} == before
+
+
+def test_of_several_copies_that_could_stay_that_of_the_last_subtopology_stays() -> None:
+    """As in Kafka. The shares are then used up, so the other copy gets another member."""
+    before = {
+        "a": TargetTasks(standby={"0": frozenset({0})}),
+        "b": TargetTasks(active={"0": frozenset({0})}, standby={"1": frozenset({0})}),
+    }
+    subtopologies = {"0": SubtopologySpec(1, True), "1": SubtopologySpec(1, True)}
+    found = assigned({each: each for each in "abc"}, subtopologies, 1, before)
+    assert {member: set(ids_of(each.standby)) for member, each in found.items()} == {
+        "a": set(),
+        "b": {("1", 0)},
+        "c": {("0", 0)},
+    }
