@@ -1,4 +1,4 @@
-"""The programs of clients, each in a process of its own: run to their end, or beside something else."""
+"""The programs of clients, each in a separate process. They run to their end, or in the background."""
 
 from __future__ import annotations
 

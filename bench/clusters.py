@@ -1,4 +1,4 @@
-"""The brokers to measure, each in a process of its own: Parley, and Apache Kafka in KRaft mode."""
+"""The brokers to measure, each in a separate process: Parley, and Apache Kafka in KRaft mode."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ PERCENTILES = (50.0, 99.0, 99.9)
 READ_BYTES = 1 << 20
 FETCH_WAIT_MS = 500
 NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-"""Errors of a new topic, for which a client tries again."""
+"""Errors that requests for a new topic may return at first. Clients retry them."""
 TRIES, PAUSE_S = 200, 0.05
 IN_FLIGHT_MAX = 5
 """The requests of a paced connection that await their responses, as in Kafka's producer."""

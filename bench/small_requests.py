@@ -41,7 +41,7 @@ STARTING = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Errors of a new coordinator, for which a client tries again."""
+"""Errors that requests for a new coordinator may return at first. Clients retry them."""
 
 
 def join(client: Client) -> tuple[str, int]:

@@ -85,7 +85,7 @@ def test_a_setting_that_is_misspelled(image: Image) -> None:
 
 @pytest.mark.soak
 def test_a_container_with_little_memory(image: Image, data: Path) -> None:
-    """More than the limit is written; the kernel then takes back what it has cached, and kills nothing."""
+    """A container writes more than its memory limit: the kernel drops cached pages and kills no process."""
     with (
         memory_limited("parley-test-of-image", 160 << 20) as cgroup,
         Container(image, mounted={"/var/lib/parley/data": data}, cgroup=cgroup) as container,

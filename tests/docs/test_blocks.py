@@ -1,9 +1,10 @@
-"""What the documentation shows to type works, and prints what it shows.
+"""The commands in the documentation work, and print the output that the pages show.
 
-Every block marked ``console`` of a page is typed in order, in one folder: lines behind ``$`` are commands, the lines
-below them are the whole output, where ``...`` stands for anything in a line and for any lines alone in one. ``parley
-start`` runs until the page ends. Ports are replaced, so that pages can be tried at the same time. Blocks marked
-``python`` are programs, unless a test of the page's own runs them; ``KINDS`` has what is done with the others.
+The test runs all blocks of a page that are marked ``console``, in order, in one folder. A line after ``$`` is a
+command; the lines below it are its complete output. In them, ``...`` stands for any text within a line, and a line that
+is only ``...`` stands for any lines. ``parley start`` runs until the page ends. Ports are replaced, so that several
+pages can be tested at the same time. Blocks marked ``python`` are programs, which run here unless the page has its own
+test; ``KINDS`` says what happens to all other blocks.
 """
 
 from __future__ import annotations

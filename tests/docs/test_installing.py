@@ -1,6 +1,6 @@
 """The wheel and the source distribution install into a user's project, and need no name of it (docs/embedding.md).
 
-Both are installed into environments of their own. The libraries they need come from this environment.
+Both are installed into separate environments. The libraries they need come from this environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every command of docs/procedures.md is typed in order, on four brokers in processes and an etcd of their own.
+"""Every command of docs/procedures.md is typed in order, on four broker processes and a separate etcd.
 
 The machines of the page are folders: ``ssh broker-1 systemctl stop parley`` stops a process, and what else runs "on"
 a machine runs here, with the paths of its folder.

@@ -1,4 +1,4 @@
-"""The deployment of docs/security.md, typed from its first block to its last, in a folder of its own."""
+"""The deployment of docs/security.md, typed from its first block to its last, in a separate folder."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _shown(rendered: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_a_page_reads_on_the_site_as_on_a_forge(page: Path) -> None:
-    """MkDocs has a Markdown of its own, in which a list needs a blank line, and a bar in a table no backslash."""
+    """MkDocs has its own Markdown: a list needs a blank line before it, and a bar in a table needs no backslash."""
     settings = load_config(str(ROOT / "mkdocs.yml"))
     configured = {**settings["mdx_configs"], "toc": {}, "pymdownx.highlight": {"use_pygments": False}}
     here = markdown.markdown(

@@ -125,7 +125,7 @@ def _is_program(source: str) -> bool:
 
 
 def sample(target: str, count: int, seed: int) -> list[Mutant]:
-    """So many mutants of a target. The same for a seed as long as the files are the same."""
+    """Return ``count`` mutants of a target. A seed gives the same mutants of the same files."""
     rng = Random(f"{seed} {target}")
     whole = ROOT / target
     files = sorted(whole.rglob("*.py")) if whole.is_dir() else [whole]

@@ -1,4 +1,4 @@
-"""Tries mutants: runs tests on each in a forked process of its own, which never writes the mutant to disk.
+"""Tries mutants: runs tests on each in a separate forked process, which never writes the mutant to disk.
 
 If a mutant changes a function, a process that has collected the tests forks, gives the function the mutant's code and
 runs the tests that call it. For any other mutant, and for functions that are called while modules are imported, a new
@@ -73,7 +73,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A mutant, and what tries it in a process of its own: returns 0 if all tests pass."""
+    """A mutant, and the function that tries it in a separate process: it returns 0 if all tests pass."""
 
     mutant: Mutant
     body: Callable[[], int]
@@ -85,7 +85,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A forked process with a process group and a folder for temporary files of its own."""
+    """A forked process with its own process group and its own folder for temporary files."""
 
     pid: int
     folder: str

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
     """Let this process open only ``count`` more files, and as many as it closes.
 
-    The limit applies to all threads. Call this in a process of its own (``tests/support/own_process.py``): a thread of
+    The limit applies to all threads. Call this in a separate process (``tests/support/own_process.py``): a thread of
     another test could otherwise take a descriptor, and lacks them itself.
     """
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(count + 1)]

@@ -1,4 +1,4 @@
-"""Parley as users install it: the distributions that ``make dist`` builds, in environments of their own."""
+"""Parley as users install it: the distributions that ``make dist`` builds, in separate environments."""
 
 from __future__ import annotations
 

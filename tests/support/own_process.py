@@ -1,4 +1,4 @@
-"""A process of its own for a part of a test, if a limit of the operating system applies to the whole process.
+"""Runs a part of a test in a separate process, because a limit of the operating system applies to a whole process.
 
 The process is a fork, which takes milliseconds. Only the thread of the caller exists in it, so no client or server of
 another test does anything there.
@@ -12,7 +12,7 @@ from multiprocessing import get_context
 
 
 def in_own_process(part: Callable[[], None]) -> None:
-    """Run ``part`` in a process of its own, and wait for its end.
+    """Run ``part`` in a separate process, and wait until it ends.
 
     Raises AssertionError if it raises anything. Its traceback is among the test's captured output. The caller's event
     loop must not be running.

@@ -235,7 +235,7 @@ def losing_nothing(
 
 
 def second_of_same_id(cluster: ClusterOfProcesses, number: int, folder: Path) -> BrokerProcess:
-    """Return another broker with the id of a broker of the cluster, with a folder of its own."""
+    """Return another broker with the id of a broker of the cluster, with another folder."""
     other = BrokerProcess(folder, port=free_port())
     kept = {key: other.overrides[key] for key in ("listeners", "log.dirs")}
     other.overrides = {**cluster.brokers[number].overrides, **kept}

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, as users start it: ``parley start``."""
+"""A broker in a separate process, as users start it: ``parley start``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three brokers in processes of their own: no acknowledged record is lost when a broker fails.
+"""Three brokers in separate processes: no acknowledged record is lost when a broker fails.
 
 On the embedded store, or with ``--store`` on others or on each of them.
 """

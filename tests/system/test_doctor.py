@@ -1,4 +1,4 @@
-"""``parley doctor`` on brokers in processes of their own, and on Apache Kafka: it finds each fault by its name.
+"""``parley doctor`` on brokers in separate processes, and on Apache Kafka: it finds each fault by its name.
 
 ``tests/tools/doctor`` covers what a single process can stage, in every run. These tests take longer.
 """

@@ -221,7 +221,7 @@ def test_performance_tools(tools: Tools, new_topic: MakeTopic) -> None:
 
 
 def test_verifiable_producer_and_consumer(broker: BrokerProcess, new_topic: MakeTopic, new_name: MakeName) -> None:
-    """These two tools finish in JVM shutdown hooks, so each needs a JVM of its own."""
+    """These two tools finish in JVM shutdown hooks, so each needs a separate JVM."""
     topic = new_topic()
     common = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--max-messages", "200")
     sent = _events(run_java(f"{PACKAGE}.VerifiableProducer", *common, "--acks", "-1"))

@@ -364,8 +364,8 @@ def test_alerts_about_clients(everything: Watched) -> None:
 
 
 def _guess(address: str, prometheus: Prometheus) -> None:
-    """Log in with a wrong password until the alert fires. The producer ends with this function: its own thread would
-    go on."""
+    """Log in with a wrong password until the alert fires. Returning destroys the producer, whose thread would otherwise
+    continue to log in."""
     producer = Producer(
         {
             "bootstrap.servers": address,

@@ -57,6 +57,6 @@ class DynamicConfig:
             return
         for warning in self._current.warnings:
             if warning not in before:
-                _log.warning("configuration", extra={"warning": warning})
+                _log.warning("a dynamic setting has no effect or is unknown", extra={"warning": warning})
         for subscriber in self._subscribers:
             subscriber(self._current)

@@ -235,7 +235,7 @@ class Administration:
 def _log_warnings_about(topic: str, configs: Mapping[str, str]) -> None:
     """Log a warning for each setting that a client has just made for a topic and that has no effect."""
     for warning in warnings_about_topic(configs):
-        _log.warning("configuration of a topic", extra={"topic": topic, "warning": warning})
+        _log.warning("a topic's setting has no effect", extra={"topic": topic, "warning": warning})
 
 
 def _names(change: ConfigChange, key: str) -> bool:

@@ -57,7 +57,7 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         loop.default_exception_handler(context)
         return
     facts = {"reason": repr(error), "where": context.get("message", "")}
-    _log.error("a shortage ended a callback", extra=facts)
+    _log.error("a callback ended for lack of memory or file descriptors", extra=facts)
 
 
 def _place(error: BaseException) -> tuple[str, int]:

@@ -1,11 +1,13 @@
 """The definition and counting of metrics.
 
-    class TopicMetrics(Instruments, labels=("topic",), title="Topics"): bytes_in: int = counter("parley_topic_in_bytes",
-    "Bytes of records accepted from producers.", "kafka.server:...")
+A class defines the metrics of one subject::
 
-An instance has a slot with a plain number for each metric: counting is ``topic.bytes_in += size``, which takes about
-ten nanoseconds, no lock, and no code of Prometheus. Only the event loop's thread may use the numbers. The class holds
-the description, the unit and Kafka's MBean of each metric; the exporter and the documentation read them there.
+    class TopicMetrics(Instruments, labels=("topic",), title="Topics"):
+        bytes_in: int = counter("parley_topic_in_bytes", "Bytes of records from producers.", "kafka.server:...")
+
+Each instance has a plain number for each metric. Counting is ``topic.bytes_in += size``, which takes about ten
+nanoseconds and no lock. Only the event loop's thread may use the numbers. The exporter and the documentation read the
+description, the unit and Kafka's MBean of each metric from the class.
 """
 
 from __future__ import annotations

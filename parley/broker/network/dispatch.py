@@ -251,11 +251,11 @@ class Dispatcher:
         self._in_making = ResponsesInMaking()
 
     def serve_only(self, api_keys: Iterable[int]) -> None:
-        """Let only the requests of these APIs begin. Connections keep all other requests until ``serve_all``."""
+        """Serve only the requests of these APIs. Connections keep all other requests until ``serve_all``."""
         self.only = tuple(key.to_bytes(2, "big") for key in api_keys)
 
     def serve_all(self) -> None:
-        """Let all requests begin. The caller then calls ``Listener.proceed`` for the requests that wait."""
+        """Start to serve all requests. The caller then calls ``Listener.proceed`` for the requests that wait."""
         self.only = None
 
     def handle(

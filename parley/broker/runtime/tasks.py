@@ -49,7 +49,10 @@ class TaskSet:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, expected):
             if note_lost_work(error):
-                _log.error("a shortage ended a task", extra={"task": task.get_name(), "reason": repr(error)})
+                _log.error(
+                    "a task ended for lack of memory or file descriptors",
+                    extra={"task": task.get_name(), "reason": repr(error)},
+                )
             else:
                 _log.error("task failed", exc_info=error, extra={"task": task.get_name()})
 

@@ -60,7 +60,8 @@ class TypedColumn:
 
 
 def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
-    """Read the options. ``topic`` names the subjects if it is the only one. Raises ValueError."""
+    """Read the options for typed columns. ``topic`` is the only topic, which determines the default subjects; None if
+    there are several. Raises ValueError."""
     given = {key.lower(): value.strip() for key, value in options.items()}
     formats = {column: given[f"{column}format"] for column in _COLUMNS if given.get(f"{column}format")}
     if not formats:
@@ -76,7 +77,9 @@ def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
             raise ValueError(f"'{column}Format' is {text!r}; it must be {', '.join(FORMATS)}")
         subject = given.get(f"{column}subject") or (f"{topic}-{column}" if topic else "")
         if not subject:
-            raise ValueError(f"name the subject of the {column}s with '{column}Subject': the topic is not the only one")
+            raise ValueError(
+                f"set '{column}Subject' to the subject of the {column}s: with several topics there is no default"
+            )
         version = given.get(f"{column}schemaversion", "")
         if version and version != "latest" and not (version.isascii() and version.isdigit()):
             raise ValueError(f"'{column}SchemaVersion' is {version!r}; it must be a number or latest")

@@ -96,7 +96,9 @@ class LogCapture(logging.Handler):
             logger.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._history.is_closed or record.getMessage() == "configuration":  # it is the same at each start
+        if (
+            self._history.is_closed or record.getMessage() == "a setting is not used as it is written"
+        ):  # it is the same at each start
             return
         process = CURRENT.get()
         who = process.name if process is not None else "world"

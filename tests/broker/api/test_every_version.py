@@ -39,7 +39,7 @@ async def client(broker: Broker) -> AsyncIterator[Client]:
 
 
 def filled(request: type[Request], version: int, topic_id: Any) -> Request:
-    """Return a request with one element in each list and plausible values. Each version uses a group of its own."""
+    """Return a request with one element in each list and plausible values. Each version uses another group."""
     message: Any = _filled(request, topic_id)
     if hasattr(message, "group_id"):
         message.group_id = f"{GROUP}-{version}"

@@ -112,7 +112,7 @@ def test_starting_sends_the_process_log_to_the_stream() -> None:
 
 
 class StuckStream(io.StringIO):
-    """Blocks in the first write until it is let go."""
+    """Blocks in the first write until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()

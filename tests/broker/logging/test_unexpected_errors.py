@@ -44,7 +44,7 @@ def test_an_error_in_the_event_loop_that_is_a_shortage_is_logged_as_one(
     loop: Any = SimpleNamespace(default_exception_handler=others.append)
     log_loop_error(loop, {"exception": MemoryError(), "message": "Fatal error on transport"})
     assert isinstance(MEMORY.lost_work, MemoryError)
-    assert "a shortage ended a callback" in caplog.text
+    assert "a callback ended for lack of memory or file descriptors" in caplog.text
     assert not others
     for context in ({"exception": ValueError()}, {"message": "no exception"}):
         log_loop_error(loop, context)

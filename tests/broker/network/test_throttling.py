@@ -98,7 +98,7 @@ async def test_requests_that_have_arrived_already_wait_too() -> None:
 
 
 def large_frame() -> bytes:
-    """Return a produce request that is received into memory of its own."""
+    """Return a produce request that is received into its own memory."""
     return b"".join(request_frame(produce(records=b"x" * 1_000_000), 7, 9, "greedy"))
 
 

@@ -353,7 +353,7 @@ def test_changes_within_the_quota_are_not_throttled() -> None:
 
 
 class ByUser(ClientQuotaCallback):
-    """Gives every user one rate. (The broker imports it by its name.)"""
+    """Gives every user the same rate. The broker imports this class by its name."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
         self.rate = float(configs["by.user.rate"])

@@ -87,7 +87,7 @@ async def configure(client: Client, topic: str, key: str, value: str) -> None:
 
 
 class Gate:
-    """Holds back the creation of a topic's logs until it is opened."""
+    """Delays the creation of a topic's logs until the test allows it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
         self.reached, self._opened = asyncio.Event(), asyncio.Event()

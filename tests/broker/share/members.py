@@ -138,7 +138,7 @@ class ShareBench(Bench):
 
 
 class ShareMember:
-    """A member of the group, with a connection and a session of its own."""
+    """A member of the group, with its own connection and session."""
 
     def __init__(self, bench: ShareBench, name: str, topics: Sequence[UUID]) -> None:
         self.bench = bench

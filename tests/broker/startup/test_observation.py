@@ -22,7 +22,7 @@ PARLEY = Path(parley.__file__).parent
 async def test_every_metric_of_the_catalogue_has_a_source() -> None:
     async with Broker() as broker:
         sources = dict(broker.server.environment.metrics.snapshot()).keys()
-        assert set(CATALOGUE) - sources == {ShortageMetrics}  # it watches a process of its own
+        assert set(CATALOGUE) - sources == {ShortageMetrics}  # only a broker with a process to itself has it
 
 
 @pytest.mark.slow

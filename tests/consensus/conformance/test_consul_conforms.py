@@ -1,4 +1,4 @@
-"""The kit on a real Consul server, which is really restarted and wiped. A proxy disconnects its clients."""
+"""Runs the conformance kit on a Consul server, which is restarted and wiped. A proxy disconnects its clients."""
 
 from __future__ import annotations
 

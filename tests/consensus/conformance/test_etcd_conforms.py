@@ -1,4 +1,6 @@
-"""The kit on a real etcd server, which is really stopped, restarted and wiped. A proxy disconnects its clients."""
+"""Runs the conformance kit on an etcd server, which is stopped, restarted and wiped.
+
+A proxy disconnects its clients."""
 
 from __future__ import annotations
 

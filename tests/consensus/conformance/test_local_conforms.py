@@ -1,4 +1,4 @@
-"""The kit on the embedded store. Its peers are processes that are killed, stopped and resumed."""
+"""Runs the conformance kit on the embedded store. Its peers are processes that are killed, stopped and resumed."""
 
 from __future__ import annotations
 

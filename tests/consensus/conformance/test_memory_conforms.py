@@ -1,4 +1,4 @@
-"""The kit on the store in memory."""
+"""Runs the conformance kit on the store in memory."""
 
 from __future__ import annotations
 

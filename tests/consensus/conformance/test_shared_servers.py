@@ -1,4 +1,4 @@
-"""The kit on running servers with other data: it leaves that data unchanged, and leaves nothing else behind."""
+"""Runs the conformance kit on servers that contain other data: it changes none of that data, and removes its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit on a store in charge: the store record and its check are invisible to callers."""
+"""Runs the conformance kit on a store in charge: callers do not notice the store record and its check."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ async def nobody() -> Iterable[str]:
 
 
 class Cluster:
-    """A cluster in its own store, with a key of its own, that is about to move to the new store."""
+    """A cluster in its own store, which contains a key, and from which it is about to move to the new store."""
 
     def __init__(self, name: str, new: MemoryStore) -> None:
         self.name = name

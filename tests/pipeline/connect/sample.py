@@ -96,7 +96,7 @@ class Unsure(Counter):
 
 
 class NotesTask(SinkTask):
-    """Writes a line of JSON for each record into a file of its own.
+    """Writes a line of JSON for each record into its own file.
 
     A value "raise" fails the task, "later" fails it until the file `repaired` exists, "errant" is reported, "die" kills
     the process unless the file exists, and "wait" waits for the file.

@@ -250,13 +250,13 @@ _SETTINGS: Final = Section(
             "Correct the file.",
         ),
         Line(
-            "configuration",
-            "A dynamic setting has no effect or is unknown; the `warning` explains it.",
+            "a dynamic setting has no effect or is unknown",
+            "The `warning` names the setting and the reason.",
             "Remove the setting with `parley configs --alter --delete-config`.",
         ),
         Line(
-            "configuration of a topic",
-            "A setting of the `topic` has no effect here; the `warning` explains it.",
+            "a topic's setting has no effect",
+            "The `warning` names the setting of the `topic` and the reason.",
             "Remove the setting.",
         ),
         Line(
@@ -330,12 +330,12 @@ _PROCESS: Final = Section(
             "Raise the limit, then start the broker.",
         ),
         Line(
-            "a shortage ended a task",
+            "a task ended for lack of memory or file descriptors",
             "An operation that was in progress when memory or file descriptors ran out.",
             "Raise the limit.",
         ),
         Line(
-            "a shortage ended a callback",
+            "a callback ended for lack of memory or file descriptors",
             "An operation that was in progress when memory or file descriptors ran out.",
             "Raise the limit.",
         ),

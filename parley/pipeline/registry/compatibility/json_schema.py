@@ -336,7 +336,7 @@ def _tuple_of(part: _Part) -> tuple[list[_Part], _Part]:
 
 
 def _extra(part: _Part) -> _Part:
-    """Return the schema of properties that have no schema of their own."""
+    """Return the schema of properties without their own schema."""
     schema = part[0]
     return schema.get("additionalProperties", schema.get("unevaluatedProperties", True)), part[1]
 

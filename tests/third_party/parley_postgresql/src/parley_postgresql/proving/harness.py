@@ -1,4 +1,5 @@
-"""The kit's harness: peers are processes; a proxy before each client and a private server make the faults."""
+"""The harness for the conformance kit. Peers are processes. A proxy for each client and a private server inject
+faults."""
 
 from __future__ import annotations
 
