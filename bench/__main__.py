@@ -7,7 +7,6 @@ which shares the machine's cores.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 if TYPE_CHECKING:
     from bench.replication import ReplicatedCluster
@@ -82,12 +81,10 @@ def load(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser = turns_parser("bench", __doc__, rounds=3)
     parser.add_argument("--mb", type=int, default=400, help="megabytes of each measurement")
     parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
     parser.add_argument("--partitions", default="1,6", help="numbers of partitions")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3, and failover")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]

@@ -8,7 +8,6 @@ reader. Apache Kafka has a heap of 256 MB here, so that page cache is left.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from bench.clients import client, outcome, run_client, wait_until_begun
 from bench.clusters import KAFKA, Kafka, Measured, Parley
 from bench.figures import Figures, report
 from bench.memory_limit import limited_to
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 COLD, LIVE = "cold", "live"
 SIZE, RATE = 1024, 500
@@ -79,11 +78,9 @@ def measure(broker: Measured, total: int, seconds: float, figures: Figures) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.catch_up", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1, help="number of turns of each broker")
+    parser = turns_parser("bench.catch_up", __doc__, rounds=1)
     parser.add_argument("--memory", type=int, default=1024, help="megabytes of the broker and its page cache")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long the live tail is measured")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds: list[Callable[[Path], Measured]] = [lambda folder: LimitedParley(folder, given.memory)]
     if not given.alone and KAFKA.exists():

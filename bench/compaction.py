@@ -7,7 +7,6 @@ reached the active segment. Clients are idle during this time.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from random import Random
@@ -17,7 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from bench.clusters import KAFKA, PAGE, TICKS, Kafka, Measured, Parley
 from bench.figures import Figures, report
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 TOPIC = "keyed"
 SETTINGS = {"log.cleaner.backoff.ms": "1000", "log.flush.offset.checkpoint.interval.ms": "1000"}
@@ -121,10 +120,8 @@ def measure(broker: Measured, keys: int, figures: Figures) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.compaction", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser = turns_parser("bench.compaction", __doc__, rounds=3)
     parser.add_argument("--keys", type=int, default=1_000_000, help="number of keys; each is written twice")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds: list[type[Measured]] = [CompactingParley]
     if not given.alone and KAFKA.exists():

@@ -7,13 +7,11 @@ what the waiting for replicas costs without them.
 
 from __future__ import annotations
 
-import argparse
-
 from bench.__main__ import load, warm_up
 from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 CODECS = ("none", "lz4", "zstd")
 ACKS = ("1", "all")
@@ -39,10 +37,8 @@ def measure(broker: Measured, total: int, figures: Figures) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.compression", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser = turns_parser("bench.compression", __doc__, rounds=2)
     parser.add_argument("--mb", type=int, default=200, help="megabytes of each measurement")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds, total = single_brokers(given.alone, peers=True), given.mb * 1_000_000
     report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, total, figures)))

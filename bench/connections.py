@@ -7,7 +7,6 @@ processor time.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 
@@ -15,7 +14,7 @@ from bench.clients import client, outcome, run_client, wait_until_begun
 from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 TOPIC = "one-record"
 WARM_UP_S = 4.0
@@ -69,12 +68,10 @@ def measure_idle(broker: Measured, count: int, seconds: float, figures: Figures)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.connections", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser = turns_parser("bench.connections", __doc__, rounds=2)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 50, 1000], help="numbers of connections")
     parser.add_argument("--idle", type=int, default=0, help="measure this many idle connections instead")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long each is measured")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
 
     def measure_turn(broker: Measured, figures: Figures) -> None:

@@ -7,7 +7,6 @@ idle, and while a producer writes 1,000 records per second, which each group rea
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 
@@ -16,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 TOPIC, PARTITIONS = "read", 50
 RATE = 1000
@@ -118,12 +117,10 @@ def measure(broker: Measured, consumers: int, groups: int, seconds: float, figur
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.consumers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser = turns_parser("bench.consumers", __doc__, rounds=2)
     parser.add_argument("--consumers", type=int, default=200)
     parser.add_argument("--groups", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=8.0, help="how long the groups are idle, and read")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     report(
         in_turns(

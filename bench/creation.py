@@ -10,7 +10,6 @@ memory and descriptors. ``--cluster`` uses three brokers and three replicas. ``b
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import time
@@ -21,7 +20,7 @@ from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import kinds_of
 from bench.replication import BROKERS, ReplicatedCluster
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 from parley.protocol.connection import ClientConnection
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest
@@ -170,11 +169,9 @@ def measure_many(subject: Subject, partitions: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.creation", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1, help="number of turns of each broker")
+    parser = turns_parser("bench.creation", __doc__, rounds=1)
     parser.add_argument("--partitions", type=int, default=10_000, help="number of partitions in all; 0 for none")
     parser.add_argument("--cluster", action="store_true", help="three brokers and three replicas")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
 
     def measure(measured: Measured | ReplicatedCluster, figures: Figures) -> None:

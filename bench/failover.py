@@ -8,7 +8,6 @@ starts again, and the time until it is in every ISR is measured, too.
 
 from __future__ import annotations
 
-import argparse
 import time
 
 from bench.cluster import clusters
@@ -16,7 +15,7 @@ from bench.clusters import Measured
 from bench.creation import METADATA_VERSION, PER_REQUEST, Client, new_topics
 from bench.figures import Figures, report
 from bench.replication import BROKERS, ReplicatedCluster
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 PATIENCE_S = 300.0
@@ -79,10 +78,8 @@ def measure(cluster: ReplicatedCluster, partitions: int, figures: Figures) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.failover", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each cluster")
+    parser = turns_parser("bench.failover", __doc__, rounds=3, of="cluster")
     parser.add_argument("--partitions", type=int, default=10_000, help="number of partitions in all")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds = clusters(given.alone)
     report(in_turns(kinds, given.rounds, lambda cluster, figures: measure(cluster, given.partitions, figures)))

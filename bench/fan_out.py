@@ -6,14 +6,12 @@ divided by the GB that the readers receive.
 
 from __future__ import annotations
 
-import argparse
-
 from bench.__main__ import load, warm_up
 from bench.clients import client, outcome, wait_until_begun
 from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 TOPIC, SIZE = "shared", 1024
 
@@ -36,11 +34,9 @@ def measure(broker: Measured, readers: int, total: int, figures: Figures) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.fan_out", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser = turns_parser("bench.fan_out", __doc__, rounds=3)
     parser.add_argument("--readers", type=int, default=50)
     parser.add_argument("--mb", type=int, default=100, help="megabytes that are written; each reader reads all")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds, total = single_brokers(given.alone, peers=True), given.mb * 1_000_000
     report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given.readers, total, figures)))

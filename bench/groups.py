@@ -25,7 +25,7 @@ from typing import Any
 
 from bench.clusters import KAFKA, Kafka, Measured, Parley
 from bench.figures import Figures, report
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -290,14 +290,12 @@ async def measure(broker: Measured, given: argparse.Namespace, figures: Figures)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.groups", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser = turns_parser("bench.groups", __doc__, rounds=2)
     parser.add_argument("--members", type=int, default=10_000, help="members that send heartbeats")
     parser.add_argument("--groups", type=int, nargs="*", default=[1, 100], help="numbers of groups that share them")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long heartbeats are counted")
     parser.add_argument("--assigned", type=int, default=1_000, help="members that get partitions; 0: do not measure")
     parser.add_argument("--partitions", type=int, default=10_000, help="partitions that they get")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds: list[type[Measured]] = [PatientKafka, PatientParley]
     if given.alone or not KAFKA.exists():

@@ -7,13 +7,11 @@ to end. The peak is what 50 connections reach when each sends its next request a
 
 from __future__ import annotations
 
-import argparse
-
 from bench.clients import run_client
 from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 RATE = 1000
 CONNECTIONS = 50
@@ -43,10 +41,8 @@ def measure(broker: Measured, seconds: float, figures: Figures) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.latency", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser = turns_parser("bench.latency", __doc__, rounds=2)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each rate is measured")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds = single_brokers(given.alone, peers=True)
     report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given.seconds, figures)))

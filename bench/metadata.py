@@ -9,7 +9,6 @@ Without an authorizer, a topic with many partitions is also created a few times,
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import defaultdict
 
@@ -18,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.clusters import KAFKA, Kafka, Measured, Parley
 from bench.figures import Figures, report
 from bench.security import PLAIN_LINE, TOPICS, WAIT_S, SecuredKafka, SecuredParley, Turn, run
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 LOGIN = [
     "--property=security.protocol=SASL_PLAINTEXT",
@@ -91,12 +90,10 @@ def create(broker: Measured, partitions: int, figures: Figures) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.metadata", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser = turns_parser("bench.metadata", __doc__, rounds=2)
     parser.add_argument("--count", type=int, default=8000, help="requests about one topic; a quarter about all topics")
     parser.add_argument("--partitions", type=int, default=1000, help="of the topics to create; 0 creates none")
     parser.add_argument("--only", choices=("plain", "secured"), help="measure only without, or with an authorizer")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds: list[type[Measured]] = []
     for name, ours, theirs in (("plain", Parley, Kafka), ("secured", SecuredParley, SecuredKafka)):

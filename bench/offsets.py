@@ -8,7 +8,6 @@ groups, and until that broker has loaded the offsets. Then all offsets are fetch
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from functools import partial
 from bench.cluster import clusters
 from bench.figures import Figures, report
 from bench.replication import ReplicatedCluster
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.group_offsets import (
@@ -194,10 +193,8 @@ def measure(cluster: ReplicatedCluster, groups: int, figures: Figures) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.offsets", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each cluster")
+    parser = turns_parser("bench.offsets", __doc__, rounds=3, of="cluster")
     parser.add_argument("--offsets", type=int, default=1_000_000, help="number of committed offsets")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds = [partial(kind, extra=SETTINGS) for kind in clusters(given.alone)]
     groups = given.offsets // PARTITIONS

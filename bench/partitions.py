@@ -7,7 +7,6 @@ restart ends when the metadata names all leaders. The second restart follows mor
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import time
@@ -19,7 +18,7 @@ from bench.__main__ import IDLE_SECONDS
 from bench.clusters import STOP_SECONDS_MAX, Measured
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 PATIENCE_S = 600.0
 
@@ -97,12 +96,10 @@ def measure(broker: Measured, topics: int, per_topic: int, used: int, figures: F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.partitions", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser = turns_parser("bench.partitions", __doc__, rounds=3)
     parser.add_argument("--partitions", type=int, default=10_000, help="number of partitions in all")
     parser.add_argument("--per-topic", type=int, default=1000, help="partitions of each topic")
     parser.add_argument("--used", type=int, default=1000, help="number of partitions that get a record")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     topics = given.partitions // given.per_topic
     report(

@@ -34,7 +34,7 @@ from confluent_kafka.admin import (
 from bench.clusters import KAFKA, Kafka, Measured, Parley, free_port
 from bench.figures import Figures, report
 from bench.secured_load import round_trip
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 from tests.support.certificates import Authority
 
 USER, PASSWORD = "alice", "secret"
@@ -281,14 +281,12 @@ def measure(broker: Secured, given: argparse.Namespace, figures: Figures) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.security", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser = turns_parser("bench.security", __doc__, rounds=3)
     parser.add_argument("--mb", type=int, default=400, help="megabytes of each transfer")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024], help="record sizes in bytes")
     parser.add_argument("--count", type=int, default=2000, help="handshakes and logins of each kind")
     parser.add_argument("--requests", type=int, default=20_000, help="requests of each kind, those of metadata fewer")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long the client without TLS is measured alone")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds: list[type[Secured]] = [SecuredParley]
     if not given.alone and KAFKA.exists():

@@ -7,14 +7,13 @@ times as a warm-up, in which the JVM compiles its hot code, and then ``--count``
 
 from __future__ import annotations
 
-import argparse
 import time
 
 from bench.clusters import Measured
 from bench.creation import CREATE_VERSION, METADATA_VERSION, Client, new_topics
 from bench.figures import Figures, report
 from bench.kinds import single_brokers
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.group_offsets import OffsetCommitRequest
@@ -148,10 +147,8 @@ def error_of(response: object) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.small_requests", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser = turns_parser("bench.small_requests", __doc__, rounds=3)
     parser.add_argument("--count", type=int, default=20_000, help="number of requests of each kind")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
     kinds = single_brokers(given.alone, peers=True)
     report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given.count, figures)))

@@ -17,7 +17,6 @@ in-sync replicas have them.
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from collections import defaultdict
@@ -29,7 +28,7 @@ from bench.clusters import Measured
 from bench.figures import Figures, report
 from bench.kinds import kinds_of
 from bench.replication import ReplicatedCluster
-from bench.turns import in_turns
+from bench.turns import in_turns, turns_parser
 
 PARTITIONS = 6
 VALUE = b"v" * 100
@@ -125,14 +124,12 @@ def measure_cost(broker: Measured | ReplicatedCluster, total: int, figures: Figu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.transactions", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser = turns_parser("bench.transactions", __doc__, rounds=3)
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 50], help="numbers of producers")
     parser.add_argument("--offered", type=float, nargs="*", default=[50, 150], help="transactions per second to offer")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each load is measured")
     parser.add_argument("--mb", type=int, default=200, help="megabytes of each measurement of the cost per GB")
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3")
-    parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
 
     def measure(broker: Measured | ReplicatedCluster, figures: Figures) -> None:

@@ -1,13 +1,14 @@
 """Turns: each kind of broker or cluster is started, measured and stopped, one after another, in rounds (A B A B ...).
 
 Other load on the machine then affects all kinds. A kind that fails is left out of the later rounds, and the report says
-why; the other kinds go on.
+why; the other kinds continue.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -28,6 +29,14 @@ class Subject(Protocol):
 
 
 S = TypeVar("S", bound=Subject)
+
+
+def turns_parser(module: str, description: str | None, *, rounds: int, of: str = "broker") -> ArgumentParser:
+    """Return the parser of a program that measures in turns. It has the options ``--rounds`` and ``--alone``."""
+    parser = ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"number of turns of each {of}")
+    parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    return parser
 
 
 def in_turns(

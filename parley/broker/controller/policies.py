@@ -7,7 +7,7 @@ request. To reject the request, the policy raises ``PolicyViolation`` with a mes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -50,10 +50,8 @@ class Policy:
 
     def check_topic(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
         """Raise POLICY_VIOLATION if the policy rejects the topic."""
-        if self._policy is None:
-            return
         self._check(
-            NewTopicRequest(
+            lambda: NewTopicRequest(
                 topic=topic.name,
                 partitions=len(topic.partitions),
                 replication_factor=len(topic.partitions[0].replicas),
@@ -64,13 +62,13 @@ class Policy:
 
     def check_configs(self, resource: ConfigResource, configs: Mapping[str, str]) -> None:
         """Raise POLICY_VIOLATION if the policy rejects these entries for the resource."""
-        self._check(ConfigChangeRequest(resource, configs))
+        self._check(lambda: ConfigChangeRequest(resource, configs))
 
-    def _check(self, request: NewTopicRequest | ConfigChangeRequest) -> None:
+    def _check(self, request: Callable[[], NewTopicRequest | ConfigChangeRequest]) -> None:
         if self._policy is None:
             return
         try:
-            self._policy.validate(request)
+            self._policy.validate(request())
         except PolicyViolation as violation:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, str(violation) or f"Refused by {self._name}.") from violation
 

@@ -28,11 +28,11 @@ TOPICS_MAX = 5
 
 _AWAITS_BROKERS = (
     "partitions without a leader wait for brokers that may have their last records: start these brokers with their "
-    "disks, or accept the loss with `parley elect-leaders --election-type unclean`"
+    "disks, or accept the loss with `parley elect-leaders --election-type unclean --topic TOPIC --partition N`"
 )
 _AWAITS_OPERATOR = (
     "partitions have no leader, and unclean.recovery.strategy=None forbids the controller to elect one: run "
-    "`parley elect-leaders --election-type unclean`, or set another strategy"
+    "`parley elect-leaders --election-type unclean --topic TOPIC --partition N`, or set another strategy"
 )
 
 

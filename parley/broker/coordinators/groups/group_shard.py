@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue, ProducerIdentity, Timer
@@ -43,9 +43,11 @@ from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.coordinators.shard import size_in_batch
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
-from parley.protocol.errors import MalformedMessage
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.records.batch_header import HEADER_SIZE
 from parley.protocol.uuids import UUID
+
+TypedGroup = TypeVar("TypedGroup", ConsumerGroup, ShareGroup, StreamsGroup)
 
 _log = logging.getLogger(__name__)
 
@@ -164,6 +166,26 @@ class GroupShard:
         """Return a streams group, or None if there is no such group."""
         group = self.groups.get(group_id)
         return None if group is None else group.streams
+
+    def require_group(
+        self,
+        group_id: str,
+        of_type: Callable[[Group], TypedGroup | None],
+        type_name: str,
+        absent: str = "Group {} not found.",
+    ) -> TypedGroup:
+        """Return the group of one type with this id. ``of_type`` returns None for a group of another type.
+
+        Raises GROUP_ID_NOT_FOUND if there is none. If no group of any type has this id, the error message is
+        ``absent``, in which ``{}`` stands for the id.
+        """
+        known = self.groups.get(group_id)
+        if known is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, absent.format(group_id))
+        found = of_type(known)
+        if found is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a {type_name} group.")
+        return found
 
     # --- Size ---
 

@@ -226,17 +226,17 @@ _LEADERS: Final = Section(
         ),
         Line(
             "partitions without a leader wait for brokers that may have their last records: start these brokers "
-            "with their disks, or accept the loss with `parley elect-leaders --election-type unclean`",
+            "with their disks, or accept the loss with `parley elect-leaders --election-type unclean --topic TOPIC "
+            "--partition N`",
             "A broker that was eligible last is down, or its log directory is offline. The line names the "
             "brokers and up to five topics, and is repeated while this lasts.",
-            "Start it with its disks. If they are lost, run `parley elect-leaders --election-type unclean --topic "
-            "TOPIC --partition N`.",
+            "Start it with its disks. Run the command only if they are lost.",
         ),
         Line(
             "partitions have no leader, and unclean.recovery.strategy=None forbids the controller to elect one: "
-            "run `parley elect-leaders --election-type unclean`, or set another strategy",
+            "run `parley elect-leaders --election-type unclean --topic TOPIC --partition N`, or set another strategy",
             "No replica is eligible, and the strategy leaves the decision to you.",
-            "Run `parley elect-leaders --election-type unclean --topic TOPIC --partition N`, or set another strategy.",
+            "Run the command for each partition, or set another strategy.",
         ),
     ),
 )

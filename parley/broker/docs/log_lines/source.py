@@ -24,9 +24,10 @@ PASSED_ON: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ),
     ("broker/controller/elections/leaderless_log.py", "self._message"): (
         "partitions without a leader wait for brokers that may have their last records: start these brokers w"
-        "ith their disks, or accept the loss with `parley elect-leaders --election-type unclean`",
+        "ith their disks, or accept the loss with `parley elect-leaders --election-type unclean "
+        "--topic TOPIC --partition N`",
         "partitions have no leader, and unclean.recovery.strategy=None forbids the controller to elect one: r"
-        "un `parley elect-leaders --election-type unclean`, or set another strategy",
+        "un `parley elect-leaders --election-type unclean --topic TOPIC --partition N`, or set another strategy",
     ),
     ("broker/coordinators/groups/coordinator.py", "failed"): (
         "expired offsets could not be removed",

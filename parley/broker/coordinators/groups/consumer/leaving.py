@@ -16,7 +16,6 @@ from parley.broker.coordinators.groups.consumer.member_steps import require_stat
 from parley.broker.coordinators.groups.group_members import require_member
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
-from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 T = TypeVar("T")
@@ -52,12 +51,7 @@ def leave(
 
 def require_group(group_id: str, shard: GroupShard) -> ConsumerGroup:
     """Return the consumer group with this id. Raises GROUP_ID_NOT_FOUND if there is none."""
-    known = shard.groups.get(group_id)
-    if known is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    if known.consumer is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-    return known.consumer
+    return shard.require_group(group_id, lambda known: known.consumer, "consumer")
 
 
 def remove_members(

@@ -68,16 +68,8 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> ShareGroup:
 
 
 def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {} not found.") -> ShareGroup:
-    """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
-
-    If no group of any type has this id, the error message is ``absent``, in which ``{}`` stands for the id.
-    """
-    known = shard.groups.get(group_id)
-    if known is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, absent.format(group_id))
-    if known.share is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
-    return known.share
+    """Return the share group with this id, as ``GroupShard.require_group``."""
+    return shard.require_group(group_id, lambda known: known.share, "share", absent)
 
 
 def require_empty(group_id: str, shard: GroupShard) -> ShareGroup:

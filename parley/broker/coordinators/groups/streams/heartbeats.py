@@ -195,16 +195,8 @@ def _is_vacant(known: Group) -> bool:
 
 
 def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not found.") -> StreamsGroup:
-    """Return the streams group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
-
-    If no group of any type has this id, the error message is ``absent``, in which ``{}`` stands for the id.
-    """
-    known = shard.groups.get(group_id)
-    if known is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, absent.format(group_id))
-    if known.streams is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
-    return known.streams
+    """Return the streams group with this id, as ``GroupShard.require_group``."""
+    return shard.require_group(group_id, lambda known: known.streams, "streams", absent)
 
 
 def _converted(decision: Decision[Outcome], group_id: str, shard: GroupShard) -> Decision[Outcome]:
