@@ -24,8 +24,8 @@ from parley.pipeline.client.fetching import Isolation, OffsetOutOfRange, TopicPa
 from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror import admin
 from parley.pipeline.mirror.appending import new_producer, peek, tail
+from parley.pipeline.mirror.checkpoints import new_checkpoints, to_commit
 from parley.pipeline.mirror.copying import Anchor, Copied, Range, cut_at
-from parley.pipeline.mirror.groups import new_checkpoints, to_commit
 from parley.pipeline.mirror.internal_records import Checkpoint, Encoded, Heartbeat, OffsetSync, Progress
 from parley.pipeline.mirror.naming import HEARTBEATS
 from parley.pipeline.mirror.notes import Notes, Place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.client.group_offsets import Committed
-from parley.pipeline.mirror.groups import new_checkpoints, to_commit
+from parley.pipeline.mirror.checkpoints import new_checkpoints, to_commit
 from parley.pipeline.mirror.internal_records import Checkpoint
 from parley.pipeline.mirror.naming import Selection
 from parley.pipeline.mirror.settings import SETTINGS_EXCLUDED
