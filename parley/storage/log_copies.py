@@ -22,22 +22,13 @@ from parley.storage.log_directory_failure import LogDirectoryFailures
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance
 from parley.storage.log_place import LogEvents, LogPlace, LogSettings
+from parley.storage.unsettled_logs import UnsettledLogs
 
 T = TypeVar("T")
 
 
 class CopiesOwner(Protocol):
     """The part of the log manager that copies use."""
-
-    async def prepare_successor(self, log: Log, copy: Log, directory: LogDirectory) -> None:
-        """Record in the copy's directory that the copy may lack the same records as the log. Raises ``KafkaError``
-        KAFKA_STORAGE_ERROR."""
-
-    def settle(self, log: Log) -> None:
-        """Forget that the log may lack records."""
-
-    def succeed(self, log: Log, copy: Log) -> None:
-        """Record that a copy in another directory has replaced the log."""
 
     @property
     def compaction_paused(self) -> Callable[[Log], AbstractAsyncContextManager[None]]:
@@ -58,12 +49,14 @@ class LogCopies:
         owner: CopiesOwner,
         settings: LogSettings,
         locations: LogLocations,
+        unsettled: UnsettledLogs,
         maintenance: LogMaintenance,
         failures: LogDirectoryFailures,
     ) -> None:
         self._owner = owner
         self._settings = settings
         self._locations = locations
+        self._unsettled = unsettled
         self._maintenance = maintenance
         self._failures = failures
         self.in_progress: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
@@ -111,7 +104,7 @@ class LogCopies:
         known = self.in_progress.get(key)
         if known is not None and known[0] is copy:
             del self.in_progress[key]
-            self._owner.settle(copy)
+            self._unsettled.settle(copy)
             copy.release()
             if known[1].online:
                 self._maintenance.remove_later(known[1], [copy.directory], 0)
@@ -129,7 +122,7 @@ class LogCopies:
         if not log.is_written:
             await self._maintenance.checkpoint_unwritten(self._locations.home_of(log))
         directory = self.in_progress[copy.topic, copy.partition][1]
-        await self._owner.prepare_successor(log, copy, directory)
+        await self._unsettled.prepare_successor(log, copy, directory)
         await self._owner.run(directory, mark_successor, log, copy)
 
     def replace(self, log: Log, copy: Log) -> None:
@@ -151,7 +144,7 @@ class LogCopies:
         del self.in_progress[key]
         self._locations.remove(key, log, self._locations.home_of(log))
         self._locations.add(key, copy, directory)
-        self._owner.succeed(log, copy)
+        self._unsettled.succeed(log, copy)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
         """Mark the log in ``directory`` that a copy has replaced for deletion, and remove its files later.

@@ -28,6 +28,7 @@ from parley.storage.boot_id import note_power_cut
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER
 from parley.storage.log_directory import LogDirectory
+from parley.storage.unsettled_logs import UnsettledLogs
 from parley.storage.unwritten_logs import UnwrittenLog
 
 CHUNK = 100
@@ -70,12 +71,6 @@ class Owner(Protocol):
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
-
-    def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
-        """Return the logs that may lack records because of a power cut."""
-
-    def is_unproven(self, log: Log) -> bool:
-        """Return True if the replica may have had another log before, and this log has not been in sync yet."""
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """Return the logs in a directory; none if it is offline."""
@@ -170,13 +165,15 @@ def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     return {(log.topic, log.partition): log.log_start_offset for log in logs if log.is_written}
 
 
-def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UnwrittenLog]:
+def unwritten_logs(
+    owner: Owner, unsettled: UnsettledLogs, directory: LogDirectory, logs: Iterable[Log]
+) -> dict[TopicPartition, UnwrittenLog]:
     """Return the logs of the directory that have no files yet, except unproven logs, which the next startup must not
     create again. Includes the directory's ``kept_unwritten`` logs."""
     found = directory.kept_unwritten.copy()
     of_topic: dict[UUID, UnwrittenLog] = {}
     for log in logs:
-        if not log.is_written and (topic_id := log.topic_id) and not owner.is_unproven(log):
+        if not log.is_written and (topic_id := log.topic_id) and not unsettled.is_unproven(log):
             key = (log.topic, log.partition)
             if owner.is_copying(key):
                 found[key] = UnwrittenLog(topic_id, is_moving=True)
@@ -203,17 +200,16 @@ class LogMaintenance:
     def __init__(
         self,
         owner: Owner,
+        unsettled: UnsettledLogs,
         start_task: StartTask,
         intervals: MaintenanceIntervals,
         now_ms: Callable[[], int],
-        known_high_watermark: Callable[[Log], int],
     ) -> None:
-        """``known_high_watermark`` returns the high watermark that the checkpoint must contain for a log."""
         self._owner = owner
+        self._unsettled = unsettled
         self._start_task = start_task
         self._intervals = intervals
         self._now_ms = now_ms
-        self._known_high_watermark = known_high_watermark
         self._recovery_points: dict[LogDirectory, Checkpoint[int]] = {}
         self._log_starts: dict[LogDirectory, Checkpoint[int]] = {}
         self._high_watermarks: dict[LogDirectory, Checkpoint[int]] = {}
@@ -242,7 +238,7 @@ class LogMaintenance:
                 self._owner,
                 directory,
                 directory.unwritten_logs.write,
-                partial(unwritten_logs, self._owner, directory),
+                partial(unwritten_logs, self._owner, self._unsettled, directory),
                 mark=self._owner.unwritten_mark,
             )
             self._power_cuts[directory] = Checkpoint(
@@ -250,7 +246,7 @@ class LogMaintenance:
                 directory,
                 partial(note_power_cut, directory.path),
                 names,
-                logs=self._owner.cut_by_power_in,
+                logs=self._unsettled.cut_by_power_in,
             )
         every = self._intervals
         rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [
@@ -284,7 +280,7 @@ class LogMaintenance:
 
     def _known_high_watermarks(self, logs: Iterable[Log]) -> dict[TopicPartition, int]:
         """Return the high watermark of each log that has files, or had files before they were lost."""
-        known = ((log, self._known_high_watermark(log)) for log in logs)
+        known = ((log, self._unsettled.known_high_watermark(log)) for log in logs)
         return {(log.topic, log.partition): offset for log, offset in known if log.is_written or offset}
 
     async def _checkpoint_high_watermarks(self, directory: LogDirectory) -> None:
@@ -306,7 +302,7 @@ class LogMaintenance:
     async def add_unwritten(self, directory: LogDirectory, logs: Iterable[Log]) -> None:
         """Add these logs to the list of logs that have no files yet, without a sync: a crash of the machine may lose
         the addition. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
-        added = unwritten_logs(self._owner, directory, logs)
+        added = unwritten_logs(self._owner, self._unsettled, directory, logs)
         if added:
             await self._unwritten[directory].extend(partial(directory.unwritten_logs.add, added))
 

@@ -16,7 +16,6 @@ from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -40,6 +39,7 @@ from parley.storage.log_place import LogEvents, LogSettings, SharedByLogs
 from parley.storage.new_log import NewLog
 from parley.storage.partition_metadata import encode_id
 from parley.storage.resource_exhaustion import RESERVES
+from parley.storage.unsettled_logs import UnsettledLogs
 
 T = TypeVar("T")
 
@@ -101,7 +101,11 @@ class LogManager:
         self._start_task = start_task
         self._on_offline = on_offline
         self._on_opening = on_opening
-        self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
+        self.unsettled = UnsettledLogs(
+            lambda directory: self._maintenance.checkpoint_power_cut(directory),
+            lambda directory: self._maintenance.forget_power_cut(directory),
+        )
+        self._maintenance = LogMaintenance(self, self.unsettled, start_task, intervals, now_ms)
         self._locations = LogLocations(self.directories)
         self.failures = LogDirectoryFailures(
             self._locations,
@@ -113,7 +117,7 @@ class LogManager:
         )
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._shared: dict[LogDirectory, SharedByLogs] = {}  # of the last log that was created in each directory
-        self.copies = LogCopies(self, self._settings, self._locations, self._maintenance, self.failures)
+        self.copies = LogCopies(self, self._settings, self._locations, self.unsettled, self._maintenance, self.failures)
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
         """Returns True if the topic with this id is known to have been deleted. The log of a topic that is neither
         known nor known to be deleted is a stray."""
@@ -125,17 +129,6 @@ class LogManager:
         cleanly."""
         self.compaction_paused: Callable[[Log], AbstractAsyncContextManager[None]] = lambda log: nullcontext()
         """Returns a context manager that stops a compaction of the log and prevents another until the block ends."""
-        self.lost_below: dict[Log, int] = {}
-        """The logs that ended below their persisted high watermark at this startup, each with that high watermark. A
-        log is removed from here once it contains all committed records again, or the cluster has accepted their
-        loss."""
-        self.unproven: dict[Log, int] = {}
-        """New logs of replicas that may have had another log before, each with the partition epoch at its creation.
-        Until such a log has been in sync, it may lack committed records. The next startup does not create it again if
-        it has no files."""
-        self._cut_by_power: dict[LogDirectory, set[Log]] = {}
-        """By directory: the logs that may lack acknowledged records, because these were not synced before a power cut,
-        and that are not settled yet. A file in each directory lists them."""
         self._created: list[Log] = []  # since the last call of ``note_new_logs``
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
@@ -204,9 +197,10 @@ class LogManager:
             return
         for partition, log in loader.logs.items():
             self._locations.add(partition, log, directory)
-        self.lost_below.update(loader.lost_below)
+        self.unsettled.lost_below.update(loader.lost_below)
         if loader.cut_by_power:
-            self._cut_by_power[directory] = {loader.logs[key] for key in loader.cut_by_power if key in loader.logs}
+            cut = {loader.logs[key] for key in loader.cut_by_power if key in loader.logs}
+            self.unsettled.note_power_cut(directory, cut)
 
     def _adopt_copies(self, loader: DirectoryLoader) -> None:
         directory = loader.directory
@@ -245,7 +239,7 @@ class LogManager:
             if self._locations.home(partition) is None:
                 log = self._new(partition, None, self._settings.config, loader.directory)
                 self._locations.add(partition, log, loader.directory)
-                self.lost_below[log] = high_watermark
+                self.unsettled.lost_below[log] = high_watermark
 
     def _new(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, directory: LogDirectory) -> Log:
         shared = self._shared.get(directory)
@@ -357,67 +351,11 @@ class LogManager:
     def unwritten_mark(self, directory: LogDirectory) -> object:
         """Return a value that changes whenever the contents of ``unwritten-log-checkpoint`` may have changed."""
         copying, kept = tuple(self.copies.in_progress), directory.kept_unwritten.copy()
-        return self._locations.mark(directory), tuple(self.unproven), copying, kept
+        return self._locations.mark(directory), tuple(self.unsettled.unproven), copying, kept
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
         return partition in self.copies.in_progress
-
-    def known_high_watermark(self, log: Log) -> int:
-        """Return the highest known high watermark: a log with all committed records ends at or above this offset."""
-        return max(log.high_watermark, self.lost_below.get(log, 0))
-
-    @property
-    def unsettled(self) -> list[Log]:
-        """The logs that lack committed records, may lack some because of a power cut, or are unproven. ``settle``
-        removes a log."""
-        return [*self.lost_below, *self.unproven, *chain.from_iterable(self._cut_by_power.values())]
-
-    def may_be_cut_by_power(self, log: Log) -> bool:
-        """Return True if the log may lack acknowledged records because they were not synced before a power cut."""
-        return any(log in logs for logs in self._cut_by_power.values())
-
-    def is_unproven(self, log: Log) -> bool:
-        """Return True if the replica may have had another log before, and this log has not been in sync yet."""
-        return log in self.unproven
-
-    def settle(self, log: Log) -> None:
-        """Record that the log contains all committed records again, or that the missing records no longer matter.
-
-        Once all logs of a directory are settled, its list of logs that a power cut may have damaged is emptied.
-        """
-        self.lost_below.pop(log, None)
-        self.unproven.pop(log, None)
-        for directory, logs in list(self._cut_by_power.items()):
-            logs.discard(log)
-            if not logs:
-                del self._cut_by_power[directory]
-                self._maintenance.forget_power_cut(directory)
-
-    def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
-        """Return the logs in the directory that may lack records because of a power cut, and copies that are about to
-        replace such logs."""
-        return list(self._cut_by_power.get(directory, ()))
-
-    async def prepare_successor(self, log: Log, copy: Log, directory: LogDirectory) -> None:
-        """Record in the copy's directory that the copy, which is about to replace the log, may lack the same records.
-
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
-        """
-        if self.may_be_cut_by_power(log):
-            self._cut_by_power.setdefault(directory, set()).add(copy)
-            await self._maintenance.checkpoint_power_cut(directory)
-
-    def succeed(self, log: Log, copy: Log) -> None:
-        """Record that a copy in another directory has replaced the log, and may lack the same records.
-
-        ``prepare_successor`` has already recorded this for a power cut.
-        """
-        for facts in (self.lost_below, self.unproven):
-            if log in facts:
-                facts[copy] = facts.pop(log)
-        for logs in self._cut_by_power.values():
-            logs.discard(log)
 
     async def get_or_create(
         self,
@@ -436,8 +374,10 @@ class LogManager:
 
         ``is_new`` is False for a replica that existed before: its log is not created while a directory is offline,
         because that directory may contain it. If the replica may have had another log before, ``unproven_since`` is the
-        partition epoch, and a log that is created is ``unproven``. Raises ``KafkaError``: KAFKA_STORAGE_ERROR;
-        INCONSISTENT_TOPIC_ID if the log belongs to an earlier topic of the same name (delete that log first).
+        partition epoch, and a log that is created is *unproven* (``UnsettledLogs``).
+
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the log belongs to an earlier topic of the
+        same name (delete that log first).
         """
         key = (topic, partition)
         create = partial(self._create, key, topic_id, config or self._settings.config, is_new, unproven_since)
@@ -472,7 +412,7 @@ class LogManager:
         self._locations.add(key, log, directory)
         self._created.append(log)
         if unproven_since is not None:
-            self.unproven[log] = unproven_since
+            self.unsettled.unproven[log] = unproven_since
         return log
 
     def _directory_for(self, key: TopicPartition, preferred: LogDirectory | None, is_new: bool) -> LogDirectory:
@@ -512,7 +452,7 @@ class LogManager:
         with self._locations.busy(key):
             async with self.compaction_paused(log):
                 self._locations.remove(key, log, directory)
-                self.settle(log)
+                self.unsettled.settle(log)
                 aside = await self.run(directory, self.set_aside, directory, log, Mark.DELETE)
                 if aside:  # the checkpoints of offsets do not contain a log without files
                     await self._maintenance.checkpoint(directory)
@@ -569,7 +509,7 @@ class LogManager:
         with self._locations.busy(key):
             async with self.compaction_paused(log):
                 self._locations.remove(key, log, directory)
-            self.settle(log)
+            self.unsettled.settle(log)
             try:
                 aside = await self.run(
                     directory, self.set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
@@ -648,5 +588,5 @@ class LogManager:
             raise self.failures.failed(directory, error) from error
 
     def _went_offline(self, directory: LogDirectory, logs: list[Log]) -> None:
-        self._cut_by_power.pop(directory, None)
+        self.unsettled.went_offline(directory)
         self._on_offline(directory, logs)

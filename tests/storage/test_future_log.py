@@ -136,7 +136,7 @@ async def test_a_copy_of_a_log_that_a_power_cut_may_have_cut_lacks_the_same_reco
     note_power_cut(old, [("t", 0)])
     manager = home.manager()
     await manager.open("cluster", 1)
-    (log,) = manager.unsettled
+    (log,) = manager.unsettled.logs
     other = next(each for each in manager.directories if each.path != old)
     copy = await manager.copies.begin(log, other)
     copy_all(log, copy)
@@ -146,10 +146,10 @@ async def test_a_copy_of_a_log_that_a_power_cut_may_have_cut_lacks_the_same_reco
         log.release()
     else:
         await manager.copies.drop(copy)
-    assert manager.unsettled == [copy if is_replaced else log]
+    assert manager.unsettled.logs == [copy if is_replaced else log]
     await home.crash(manager)
     async with home.opened() as again:
-        assert [again.directory_of(log).path == other.path for log in again.unsettled] == [is_replaced]
+        assert [again.directory_of(log).path == other.path for log in again.unsettled.logs] == [is_replaced]
 
 
 async def test_an_unfinished_copy_is_found_and_discarded(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ async def test_a_start_that_fails_after_an_orderly_restart_of_the_machine_is_no_
     loader.release()
     async with home.opened() as manager:
         assert manager.previous_broker_epoch == -1, "the stop was not clean"
-        assert manager.unsettled == []
+        assert manager.unsettled.logs == []
 
 
 async def test_the_first_start_on_a_directory_of_kafka_brings_its_logs_to_disk(home: Home) -> None:
@@ -217,19 +217,19 @@ async def test_logs_that_a_power_cut_may_have_cut_are_known_until_all_are_settle
     (first / BOOT_FILE).unlink()
     for _ in range(2):  # after another restart, they still lack what they lacked
         async with home.opened() as manager:
-            assert {log.partition for log in manager.logs if manager.may_be_cut_by_power(log)} == kept
-            assert {log.partition for log in manager.unsettled} == kept
+            assert {log.partition for log in manager.logs if manager.unsettled.may_be_cut_by_power(log)} == kept
+            assert {log.partition for log in manager.unsettled.logs} == kept
     async with home.opened() as manager:
-        manager.settle(manager.unsettled[0])
+        manager.unsettled.settle(manager.unsettled.logs[0])
     async with home.opened() as manager:
-        assert len(manager.unsettled) == len(kept) - 1, "the others do not keep a settled log in the note"
-        for log in manager.unsettled:
+        assert len(manager.unsettled.logs) == len(kept) - 1, "the others do not keep a settled log in the note"
+        for log in manager.unsettled.logs:
             assert (first / POWER_CUT_FILE).exists()
-            manager.settle(log)
-        assert not any(map(manager.may_be_cut_by_power, manager.logs))
+            manager.unsettled.settle(log)
+        assert not any(map(manager.unsettled.may_be_cut_by_power, manager.logs))
         await asyncio.gather(*home.tasks._tasks)
     async with home.opened() as manager:
-        assert manager.unsettled == []
+        assert manager.unsettled.logs == []
     assert not (second / POWER_CUT_FILE).exists()
 
 
@@ -237,16 +237,16 @@ async def test_an_unproven_log_without_files_is_forgotten(home: Home) -> None:
     async with home.opened() as manager:
         for index, since in enumerate((None, 5)):
             await manager.get_or_create("topic", index, topic_id=TOPIC_ID, unproven_since=since)
-        assert [(log.partition, since) for log, since in manager.unproven.items()] == [(1, 5)]
+        assert [(log.partition, since) for log, since in manager.unsettled.unproven.items()] == [(1, 5)]
         await manager.get_or_create("topic", 0, unproven_since=5)  # it exists
-        assert len(manager.unproven) == 1
+        assert len(manager.unsettled.unproven) == 1
     async with home.opened() as manager:
         assert [log.partition for log in manager.logs] == [0]
         log = await manager.get_or_create("topic", 1, topic_id=TOPIC_ID, unproven_since=5)
-        manager.settle(log)
+        manager.unsettled.settle(log)
     async with home.opened() as manager:
         assert [log.partition for log in manager.logs] == [0, 1]
-        assert not manager.unproven
+        assert not manager.unsettled.unproven
 
 
 async def test_an_altered_checkpoint_of_log_starts_hides_no_records(home: Home) -> None:
@@ -268,7 +268,7 @@ async def test_a_damaged_note_of_a_power_cut_means_all_logs(home: Home, note: by
         append(await manager.get_or_create("topic", 0), b"kept")
     (home.paths[0] / POWER_CUT_FILE).write_bytes(note)
     async with home.opened() as manager:
-        assert [log.partition for log in manager.unsettled] == [0]
+        assert [log.partition for log in manager.unsettled.logs] == [0]
 
 
 async def test_a_disk_that_fails_while_a_power_cut_is_forgotten_goes_offline(home: Home) -> None:
@@ -278,10 +278,10 @@ async def test_a_disk_that_fails_while_a_power_cut_is_forgotten_goes_offline(hom
     async with home.opened() as manager:
         (home.paths[0] / POWER_CUT_FILE).unlink()
         (home.paths[0] / POWER_CUT_FILE).mkdir()
-        manager.settle(manager.unsettled[0])
+        manager.unsettled.settle(manager.unsettled.logs[0])
         await asyncio.gather(*home.tasks._tasks)
         assert not manager.directories[0].online
-        assert manager.unsettled == []
+        assert manager.unsettled.logs == []
 
 
 async def test_a_power_cut_of_a_directory_without_logs_is_forgotten(home: Home) -> None:
@@ -290,7 +290,7 @@ async def test_a_power_cut_of_a_directory_without_logs_is_forgotten(home: Home) 
     async with home.opened() as manager:
         append(await manager.get_or_create("topic", 0), b"new")
     async with home.opened() as manager:
-        assert manager.unsettled == []
+        assert manager.unsettled.logs == []
 
 
 async def test_a_clean_stop_leaves_the_epoch_of_the_registration(home: Home) -> None:
@@ -338,16 +338,16 @@ async def test_a_log_that_ends_below_its_persisted_high_watermark_is_named(
         first = log.read(0, 1, up_to=1)
         end_of_first = first.size
         segment = log.segments[0].paths[0]
-        assert not manager.lost_below
+        assert not manager.unsettled.lost_below
     os.truncate(segment, end_of_first)
     for _ in range(2):  # a restart does not make the broker forget what it has lost
         async with home.opened() as manager:
-            assert [(log.log_end_offset, lost) for log, lost in manager.lost_below.items()] == [(1, 2)]
-            await manager.checkpoint(next(iter(manager.lost_below)))
+            assert [(log.log_end_offset, lost) for log, lost in manager.unsettled.lost_below.items()] == [(1, 2)]
+            await manager.checkpoint(next(iter(manager.unsettled.lost_below)))
     async with home.opened() as manager:
-        manager.lost_below.clear()
+        manager.unsettled.lost_below.clear()
     async with home.opened() as manager:
-        assert not manager.lost_below
+        assert not manager.unsettled.lost_below
     assert "a log lacks committed records" in caplog.text
 
 
@@ -365,13 +365,13 @@ async def test_logs_that_were_removed_by_hand_are_named(home: Home, caplog: pyte
         caplog.clear()
         async with home.opened() as manager:
             lines = [each for each in caplog.records if "logs with committed records are missing" in each.message]
-            lost = {log.directory: (log.log_end_offset, offset) for log, offset in manager.lost_below.items()}
+            lost = {log.directory: (log.log_end_offset, offset) for log, offset in manager.unsettled.lost_below.items()}
             assert lost == dict.fromkeys(removed, (0, 1))
         named = " ".join(vars(line)["names"] for line in lines).split()
         assert sum(vars(line)["partitions"] for line in lines) == 11
         assert set(named) <= {path.name for path in removed}
     async with home.opened() as manager:
-        manager.lost_below.clear()
+        manager.unsettled.lost_below.clear()
     caplog.clear()
     async with home.opened():
         assert "missing" not in caplog.text
@@ -777,7 +777,7 @@ async def test_each_change_of_the_logs_without_files_is_noted_and_otherwise_no_l
         assert await noted() == {0, 1}
         append(first, b"value")
         assert await noted() == {1}
-        manager.settle(unproven)
+        manager.unsettled.settle(unproven)
         assert await noted() == {1, 2}
         await manager.get_or_create("topic", 3, topic_id=TOPIC_ID)
         assert await noted() == {1, 2, 3}

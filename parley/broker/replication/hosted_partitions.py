@@ -9,7 +9,7 @@ A topic may be deleted, and another created with its name, while logs are being 
 checks after each wait that the partition is still hosted, and a deletion specifies the topic id.
 
 A new log is empty. That is correct if the cluster has just created the partition with this broker in the ISR. Otherwise
-the replica may have had another log, which was deleted or lost, so the new log is ``LogManager.unproven``.
+the replica may have had another log, which was deleted or lost, so the new log is ``UnsettledLogs.unproven``.
 """
 
 from __future__ import annotations

@@ -61,14 +61,14 @@ class ReplicaReports:
         """Remove the marks of logs that are in sync again (as a subscriber of ``Metadata``)."""
         if not self.is_registered(image):
             return
-        unsettled: Iterable[Log] = self._logs.unsettled
+        unsettled: Iterable[Log] = self._logs.unsettled.logs
         if self._was_registered:
             changed = {(each.topic, each.partition) for each in delta.changes if isinstance(each, PartitionChanged)}
             unsettled = (log for log in unsettled if (log.topic, log.partition) in changed) if changed else ()
         self._was_registered = True
         for log in unsettled:
             if self._is_in_sync(log, image):
-                self._logs.settle(log)
+                self._logs.unsettled.settle(log)
 
     def is_registered(self, image: MetadataImage) -> bool:
         """Return True if the controller has seen this process's logs: it requests a report before it registers the
@@ -81,7 +81,7 @@ class ReplicaReports:
         if state is None or log.topic_id not in (None, image.topics[log.topic].topic_id):
             return False
         # If the store was set back, the replica may have been in the ISR when its new log was created.
-        is_later = state.partition_epoch > self._logs.unproven.get(log, NO_EPOCH)
+        is_later = state.partition_epoch > self._logs.unsettled.unproven.get(log, NO_EPOCH)
         return is_later and state.leader != NO_LEADER and self._broker_id in state.isr
 
     def page(self, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
@@ -152,14 +152,14 @@ class ReplicaReports:
             log_end_offset=log.log_end_offset,
             error_code=self._error(log),
             directory_id=self._logs.directory_of(log).id or ZERO_UUID,
-            high_watermark=self._logs.known_high_watermark(log),
+            high_watermark=self._logs.unsettled.known_high_watermark(log),
             partition_epoch=hosted.state.partition_epoch if hosted is not None and is_hosted else NO_EPOCH,
-            may_be_cut_by_power=self._logs.may_be_cut_by_power(log),
+            may_be_cut_by_power=self._logs.unsettled.may_be_cut_by_power(log),
         )
         return info, log.topic_id or ZERO_UUID
 
     def _error(self, log: Log) -> ErrorCode:
-        if self._logs.is_unproven(log):
+        if self._logs.unsettled.is_unproven(log):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.CORRUPT_MESSAGE if log.damage else ErrorCode.NONE
 

@@ -200,8 +200,8 @@ async def test_a_log_that_has_lost_committed_records_shows_it_until_it_is_in_syn
         topic_id = await broker.bench.create("t", replicas=(1, 2))  # in the ISR, as the controller has known it
         log = await broker.logs.get_or_create("t", 0, topic_id=topic_id)
         append(log, 2, epoch=3)
-        broker.logs.lost_below[log] = 5
-        broker.logs._cut_by_power[broker.logs.directory_of(log)] = {log}
+        broker.logs.unsettled.lost_below[log] = 5
+        broker.logs.unsettled.note_power_cut(broker.logs.directory_of(log), {log})
 
         def high_watermark() -> int:
             info = broker.all().topic_partition_log_info_list[0].partition_log_info[0]

@@ -47,14 +47,8 @@ class Directory:
     def is_copying(self, partition: TopicPartition) -> bool:
         return False
 
-    def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
-        return []
-
     def unwritten_mark(self, directory: LogDirectory) -> object:
         return None
-
-    def is_unproven(self, log: Log) -> bool:
-        return False
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         return [self.log] if self.other is None else [self.log, self.other]
