@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from parley.pipeline.schemas.client import PREFIX, Settings, client_of
-from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType
+from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, inside
 from parley.pipeline.schemas.rows import FORMATS, Typed, column_type, derived
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def sinks(wanted: Sequence[Asked], schema: StructType) -> tuple[TypedColumn, ...
         if one.is_pinned:
             number, found, _ = _version(one, None)
         else:
-            found = derived(one.settings, one.subject, one.language, kind)
+            with inside(one.column):
+                found = derived(one.settings, one.subject, one.language, kind)
             number = client_of(one.settings).register(one.subject, found)
             found = client_of(one.settings).schema(number)
         made.append(TypedColumn(one.column, Typed(one.settings, found, number)))
@@ -174,8 +175,8 @@ def _arrow(kind: DataType, path: str) -> Any:
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_type
 
-    for name, inside in _parts(kind):
-        _arrow(inside, f"{path}.{name}")
+    for name, part in _parts(kind):
+        _arrow(part, f"{path}.{name}")
     try:
         if not isinstance(kind, VariantType):  # in Arrow it would be a struct of its two binary parts
             return to_arrow_type(kind, timezone="UTC")

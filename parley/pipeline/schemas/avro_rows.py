@@ -23,7 +23,7 @@ from pyarrow import types
 
 from parley.pipeline.schemas.avro import NAMED, PRIMITIVES, expanded
 from parley.pipeline.schemas.avro_shape import AvroShape
-from parley.pipeline.schemas.model import BadSchema, Loader, Schema
+from parley.pipeline.schemas.model import BadColumn, BadSchema, Loader, Schema, inside
 from parley.pipeline.values.exact import DoesNotFit, kind_of
 
 Convert = Callable[[Any], Any] | None
@@ -365,7 +365,7 @@ def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
 
 
 def schema_text(kind: pa.DataType, name: str, namespace: str = "") -> Any:
-    """Return the Avro schema for a column, as parsed JSON. Every part may be null. Raises BadSchema."""
+    """Return the Avro schema for a column, as parsed JSON. Every part may be null. Raises BadColumn."""
     return _written(kind, name, namespace, set())
 
 
@@ -389,13 +389,15 @@ def _written(kind: pa.DataType, name: str, space: str, taken: set[str]) -> Any:
         taken.add(name)
         fields = [_field(one, name, space, taken) for one in kind]
         return {"type": "record", "name": name, **({"namespace": space} if space else {}), "fields": fields}
-    raise BadSchema(f"A column of type {kind} has no type in Avro")
+    raise BadColumn.of_type(kind, "Avro")
 
 
 def _field(field: pa.Field, record: str, space: str, taken: set[str]) -> dict[str, Any]:
-    if not _NAME.fullmatch(field.name):
-        raise BadSchema(f"A field cannot have the name {field.name!r} in Avro")
-    return {"name": field.name, "type": _nullable(field.type, f"{record}_{field.name}", space, taken), "default": None}
+    with inside(field.name):
+        if not _NAME.fullmatch(field.name):
+            raise BadColumn("has a name that Avro does not allow: rename it, with letters, digits and underscores")
+        kind = _nullable(field.type, f"{record}_{field.name}", space, taken)
+    return {"name": field.name, "type": kind, "default": None}
 
 
 def _nullable(kind: pa.DataType, name: str, space: str, taken: set[str]) -> Any:

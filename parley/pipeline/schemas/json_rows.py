@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from parley.pipeline.schemas.json_schema import parsed
-from parley.pipeline.schemas.model import BadSchema, Loader, Schema
+from parley.pipeline.schemas.model import BadColumn, BadSchema, Loader, Schema, inside
 from parley.pipeline.values.exact import json_value
 from parley.pipeline.values.json_text import dumps, loads
 
@@ -180,10 +180,15 @@ def _written(kind: pa.DataType) -> dict[str, Any]:
     if types.is_struct(kind):
         return {
             "type": "object",
-            "properties": {one.name: _nullable(one.type) for one in kind},
+            "properties": {one.name: _property(one) for one in kind},
             "additionalProperties": False,
         }
-    raise BadSchema(f"A column of type {kind} has no type in JSON: cast it to a text or a number")
+    raise BadColumn.of_type(kind, "JSON")
+
+
+def _property(field: pa.Field) -> dict[str, Any]:
+    with inside(field.name):
+        return _nullable(field.type)
 
 
 def _nullable(kind: pa.DataType) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -13,6 +14,32 @@ _REFERENCES_MAX: Final = 1000
 
 class BadSchema(ValueError):
     """A string is not a valid schema of its type, or has a reference to a missing schema. The message says why."""
+
+
+class BadColumn(BadSchema):
+    """A schema language cannot describe a column or a field. ``path`` names it; "" is the column itself."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason, path)
+        self.reason = reason
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the column'} {self.reason}"
+
+    @classmethod
+    def of_type(cls, kind: Any, language: str) -> BadColumn:
+        """Return the error for a type that the language lacks."""
+        return cls(f"is of type {kind}, which {language} lacks: cast it to a text or a number, or leave it out")
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Put the name before the path of a BadColumn from the body: the body describes this column or field."""
+    try:
+        yield
+    except BadColumn as error:
+        raise BadColumn(error.reason, f"{name}.{error.path}" if error.path else name) from None
 
 
 class SchemaType(StrEnum):

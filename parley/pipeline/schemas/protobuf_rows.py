@@ -9,14 +9,16 @@ and recursive messages are rejected. Data of another version is read as the read
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
 from decimal import Decimal
+from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import types
 
-from parley.pipeline.schemas.model import BadSchema, Loader, Schema
+from parley.pipeline.schemas.model import BadColumn, BadSchema, Loader, Schema, inside
 from parley.pipeline.schemas.proto_text import proto_text
 from parley.pipeline.schemas.protobuf import in_order, is_map, message_at, messages_of, place_of
 from parley.pipeline.values.exact import DoesNotFit
@@ -35,6 +37,7 @@ _WRITTEN: Final = {
 }  # fmt: skip
 _MESSAGE: Final = 11
 _NANOS_PER_MICRO: Final = 1000
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _first(file: Any) -> Any:
@@ -224,55 +227,103 @@ def field_checked(value: Any, field: Any) -> Any:
 
 def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
     """Return the text of a schema for a column. Fields keep their numbers from the earlier version; new fields get
-    higher ones."""
+    higher ones. Raises BadColumn."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     old = None if before is None else _first(messages_of(before, load))
     file = FileDescriptorProto(name="default.proto", syntax="proto3")
     if old is not None:
         file.package = old.file.package
+    if not types.is_struct(kind):
+        raise BadColumn(f"is of type {kind}, but a value in Protobuf is a message: make a struct of it")
     message = file.message_type.add(name=old.name if old is not None else "Row")
     _describe(message, kind, old, file)
     return proto_text(file)
 
 
 def _describe(message: Any, kind: pa.DataType, old: Any, file: Any) -> None:
-    if not types.is_struct(kind):
-        raise BadSchema(f"A column of type {kind} cannot be a Protobuf message: make a struct of it")
+    """Describe a struct as a message. ``old`` is the message of the earlier version."""
     known = {} if old is None else {name: one.number for name, one in old.fields_by_name.items()}
     following = max(known.values(), default=0) + 1
     for one in kind:
         number = known.get(one.name)
         if number is None:
             number, following = following, following + 1
-        inner = old.fields_by_name[one.name].message_type if one.name in known else None
-        _add(message, one.name, number, one.type, inner, file)
+        message.field.add(name=one.name, number=number, label=1)
+    for field, one in zip(message.field, kind, strict=True):
+        with inside(one.name):
+            if not _NAME.fullmatch(one.name):
+                raise BadColumn("has a name that Protobuf does not allow: rename it, with letters, digits, underscores")
+            _set_type(field, one.type, message, _message_of(old, one.name), file)
 
 
-def _add(message: Any, name: str, number: int, kind: pa.DataType, old: Any, file: Any) -> None:
-    field = message.field.add(name=name, number=number, label=1)
+def _message_of(old: Any, name: str) -> Any:
+    """Return the message of a field of an earlier message; None if there is none."""
+    field = None if old is None else old.fields_by_name.get(name)
+    return None if field is None else field.message_type
+
+
+def _set_type(field: Any, kind: pa.DataType, message: Any, old: Any, file: Any) -> None:
+    """Give a field of the message the type of a column."""
     if types.is_map(kind):
-        entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+        entry = message.nested_type.add(name=f"{_camel_case(field.name)}Entry")
         entry.options.map_entry = True
-        _add(entry, "key", 1, kind.key_type, None, file)
-        inner = None if old is None else old.fields_by_name["value"].message_type
-        _add(entry, "value", 2, kind.item_type, inner, file)
-        for one in entry.field:
-            one.ClearField("proto3_optional")
+        with inside("key"):
+            if not (types.is_integer(kind.key_type) or kind.key_type in (pa.string(), pa.bool_())):
+                raise BadColumn.of_type(kind.key_type, "Protobuf for keys")
+            _set_single(entry.field.add(name="key", number=1, label=1), field.name, kind.key_type, message, None, file)
+        with inside("value"):
+            value = entry.field.add(name="value", number=2, label=1)
+            _set_single(value, field.name, kind.item_type, message, _message_of(old, "value"), file)
         field.label, field.type, field.type_name = 3, _MESSAGE, entry.name
-        return
-    if types.is_list(kind):
-        field.label, kind = 3, kind.value_type
+    elif types.is_list(kind):
+        field.label = 3
+        with inside("element"):
+            _set_single(field, field.name, kind.value_type, message, old, file)
+    else:
+        _set_single(field, field.name, kind, message, old, file)
+        field.proto3_optional = field.type != _MESSAGE
+
+
+def _set_single(field: Any, name: str, kind: pa.DataType, message: Any, old: Any, file: Any) -> None:
+    """Give a field the type of one value: the message's field with this name, or the key or value of its map."""
     if types.is_timestamp(kind) and kind.tz:
         field.type, field.type_name = _MESSAGE, f".{_TIMESTAMP}"
         if "google/protobuf/timestamp.proto" not in file.dependency:
             file.dependency.append("google/protobuf/timestamp.proto")
     elif types.is_struct(kind):
-        nested = message.nested_type.add(name=old.name if old is not None else f"{name[:1].upper()}{name[1:]}Message")
-        _describe(nested, kind, old, file)
-        field.type, field.type_name = _MESSAGE, nested.name
+        wanted = old.name if old is not None else f"{name[:1].upper()}{name[1:]}Message"
+        field.type, field.type_name = _MESSAGE, _nested(message, wanted, kind, old, file)
+    elif types.is_list(kind) or types.is_map(kind):
+        raise BadColumn(f"is of type {kind}, which Protobuf lacks in a list or a map: put it into a struct")
     elif kind in _WRITTEN:
         field.type = _WRITTEN[kind]
-        field.proto3_optional = field.label == 1
     else:
-        raise BadSchema(f"A column of type {kind} has no type in Protobuf: cast it to a text or a number")
+        raise BadColumn.of_type(kind, "Protobuf")
+
+
+def _nested(message: Any, wanted: str, kind: pa.DataType, old: Any, file: Any) -> str:
+    """Describe a struct as a message inside another, and return its name.
+
+    Two fields share a message if the earlier version has one for both, and they still have the same type. Otherwise the
+    second one gets a number, because messages and fields need different names.
+    """
+    from google.protobuf.descriptor_pb2 import DescriptorProto
+
+    made = DescriptorProto(name=wanted)
+    _describe(made, kind, old, file)
+    there = {one.name: one for one in message.nested_type}
+    taken = there.keys() | {one.name for one in message.field}
+    for number in count(2):
+        if old is not None and there.get(made.name) == made:
+            return made.name
+        if made.name not in taken:
+            break
+        made.name = f"{wanted}{number}"
+    message.nested_type.append(made)
+    return str(made.name)
+
+
+def _camel_case(name: str) -> str:
+    """Return a field's name in the notation with which compilers name the entries of a map."""
+    return "".join(f"{part[:1].upper()}{part[1:]}" for part in name.split("_"))

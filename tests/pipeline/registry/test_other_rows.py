@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from parley.pipeline.schemas import json_rows, protobuf_rows
-from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, no_references
+from parley.pipeline.schemas import avro_rows, json_rows, protobuf_rows
+from parley.pipeline.schemas.model import BadColumn, BadSchema, Schema, SchemaType, no_references
 from parley.pipeline.values.exact import DoesNotFit, exact_array, fitter
 
 
@@ -118,3 +118,68 @@ def test_columns_become_messages() -> None:
     second = protobuf_rows.derived_text(fewer, first, no_references)
     assert "optional int32 new = 6;" in second
     assert " c = 3;" in second
+
+
+@pytest.mark.slow
+def test_structs_at_any_place_become_messages_with_names_of_their_own() -> None:
+    inner = pa.struct({"value": pa.struct({"x": pa.int32()})})
+    kind = pa.struct(
+        {
+            "value": inner,
+            "Value": pa.struct({"y": pa.string()}),
+            "ListMessage": pa.bool_(),
+            "list": pa.list_(inner),
+            "byName": pa.map_(pa.string(), pa.struct({"z": pa.float64()})),
+            "byname": pa.map_(pa.string(), inner),
+        }
+    )
+    derived = ORDER.with_text(protobuf_rows.derived_text(kind, None, no_references))
+    assert protobuf_rows.column_type(derived, no_references) == kind
+    row = {
+        "value": {"value": {"x": 1}}, "Value": {"y": "é"}, "ListMessage": None, "list": [{"value": None}],
+        "byName": [("k", {"z": 0.5})], "byname": [("k", {"value": {"x": 2}})],
+    }  # fmt: skip
+    data = protobuf_rows.writer(derived, no_references)(row)
+    assert exact_array([protobuf_rows.reader(derived, derived, no_references)(data, 0)], kind).to_pylist() == [row]
+    assert protobuf_rows.derived_text(kind, derived, no_references) == derived.text
+
+
+@pytest.mark.slow
+def test_fields_of_one_message_keep_it() -> None:
+    first = ORDER.with_text(
+        'syntax = "proto3"; message Row { Place from = 1; Place to = 2; } message Place { optional string town = 1; }'
+    )
+    kind = protobuf_rows.column_type(first, no_references)
+    text = protobuf_rows.derived_text(kind, first, no_references)
+    assert text.count("message Place ") == 1
+    assert protobuf_rows.column_type(first.with_text(text), no_references) == kind
+    wider = pa.struct({"from": kind.field("from").type, "to": pa.struct({"town": pa.string(), "street": pa.string()})})
+    text = protobuf_rows.derived_text(wider, first, no_references)
+    assert protobuf_rows.column_type(first.with_text(text), no_references) == wider
+
+
+PLAIN = pa.struct({"x": pa.int32()})
+LISTS = pa.struct({"a": pa.list_(pa.struct({"b": pa.list_(pa.list_(PLAIN))}))})
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "named"),
+    [
+        (protobuf_rows, pa.int64(), "the column is of type int64, .* make a struct of it"),
+        (protobuf_rows, pa.struct({"a b": pa.int64()}), "^a b has a name that Protobuf does not allow: rename it"),
+        (protobuf_rows, LISTS, r"^a\.element\.b\.element is of type .* put it into a struct"),
+        (protobuf_rows, pa.struct({"m": pa.map_(pa.string(), pa.list_(PLAIN))}), r"^m\.value is of type .* struct$"),
+        (protobuf_rows, pa.struct({"m": pa.map_(pa.float64(), PLAIN)}), r"^m\.key is of type double, .* cast it"),
+        (protobuf_rows, pa.struct({"p": pa.struct({"d": pa.date32()})}), r"^p\.d is of type date32\[day\], .* cast it"),
+        (
+            avro_rows,
+            pa.struct({"p": pa.struct({"d": pa.uint8()})}),
+            r"^p\.d is of type uint8, which Avro lacks: cast",
+        ),
+        (avro_rows, pa.struct({"p": pa.struct({"a b": pa.int64()})}), r"^p\.a b has a name that Avro does not allow"),
+        (json_rows, pa.struct({"p": pa.struct({"d": pa.date32()})}), r"^p\.d is of type .*, which JSON lacks: cast it"),
+    ],
+)
+def test_a_column_without_a_schema_is_named(rows: Any, kind: pa.DataType, named: str) -> None:
+    with pytest.raises(BadColumn, match=named):
+        rows.derived_text(kind, None, no_references)
