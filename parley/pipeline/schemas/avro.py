@@ -8,7 +8,7 @@ only.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
@@ -64,6 +64,33 @@ def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) 
             raise BadSchema(f"The Avro schema cannot be used: {error}") from None
         except (TypeError, AttributeError, RecursionError) as error:
             raise BadSchema(f"The Avro schema cannot be used: {type(error).__name__}") from None
+    return made
+
+
+def without_logical(
+    node: Any, names: Mapping[str, Any], dropped: Collection[str] | None = None, seen: set[str] | None = None
+) -> Any:
+    """Return an expanded schema without logical types, or without those in ``dropped``. A type in ``names`` is written
+    out where it occurs first."""
+    seen = set() if seen is None else seen
+    if isinstance(node, list):
+        return [without_logical(one, names, dropped, seen) for one in node]
+    if isinstance(node, str):
+        is_known = node in PRIMITIVES or node in seen
+        return node if is_known else without_logical(names[node], names, dropped, seen)
+    if node["type"] in NAMED:
+        if node["name"] in seen:
+            return node["name"]
+        seen.add(node["name"])
+    drops = dropped is None or node.get("logicalType") in dropped
+    made = {key: value for key, value in node.items() if key != "logicalType" or not drops}
+    if "fields" in node:
+        made["fields"] = [{**one, "type": without_logical(one["type"], names, dropped, seen)} for one in node["fields"]]
+    for key in ("items", "values"):
+        if key in node:
+            made[key] = without_logical(node[key], names, dropped, seen)
+    if not isinstance(node["type"], str):
+        made["type"] = without_logical(node["type"], names, dropped, seen)
     return made
 
 

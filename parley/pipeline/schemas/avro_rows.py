@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types
 
-from parley.pipeline.schemas.avro import NAMED, PRIMITIVES, expanded
+from parley.pipeline.schemas.avro import NAMED, PRIMITIVES, expanded, without_logical
 from parley.pipeline.schemas.avro_shape import AvroShape
 from parley.pipeline.schemas.model import BadColumn, BadSchema, Loader, Schema, inside
 from parley.pipeline.values.exact import DoesNotFit, kind_of
@@ -65,7 +65,9 @@ class _Tree:
         self.root = expanded(schema, load, self.names)
         self._open: list[str] = []
         names: dict[str, dict[Any, Any]] = {}
-        self.bare = fastavro.parse_schema(_bare(self.root, self.names, set()), named_schemas=names, _write_hint=False)
+        self.bare = fastavro.parse_schema(
+            without_logical(self.root, self.names), named_schemas=names, _write_hint=False
+        )
 
     def resolved(self, node: Any) -> Any:
         return self.names[node] if isinstance(node, str) and node not in PRIMITIVES else node
@@ -168,29 +170,6 @@ class _Tree:
         return node["name"] if kind in NAMED else _CLASSES[kind]
 
 
-def _bare(node: Any, names: Mapping[str, Any], seen: set[str]) -> Any:
-    """Return the schema without logical types."""
-    if isinstance(node, list):
-        return [_bare(one, names, seen) for one in node]
-    if isinstance(node, str):
-        if node in PRIMITIVES or node in seen:
-            return node
-        return _bare(names[node], names, seen)
-    if node["type"] in NAMED:
-        if node["name"] in seen:
-            return node["name"]
-        seen.add(node["name"])
-    made = {key: value for key, value in node.items() if key != "logicalType"}
-    if "fields" in node:
-        made["fields"] = [{**one, "type": _bare(one["type"], names, seen)} for one in node["fields"]]
-    for key in ("items", "values"):
-        if key in node:
-            made[key] = _bare(node[key], names, seen)
-    if not isinstance(node["type"], str):
-        made["type"] = _bare(node["type"], names, seen)
-    return made
-
-
 # --- Conversions ---
 
 
@@ -288,25 +267,11 @@ def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = Fa
     schema has no bound. The function raises ValueError.
     """
     theirs, ours = _Tree(written, load), _Tree(wanted, load, of_files=of_files)
-    shape = AvroShape(theirs.names)
-    shape.check_bounded(theirs.root)
-    decode = shape.decoder(theirs.root)
     _check_logical(theirs, theirs.root, ours, ours.root, set())
-    convert = ours.column(ours.root)[1]
     target = None if written == wanted else ours.bare
-
-    def read(data: bytes, begin: int) -> Any:
-        stream = io.BytesIO(data)
-        stream.seek(begin)
-        try:
-            value = decode(stream, theirs.bare, target, return_named_type=True)
-        except Exception as error:  # malformed bytes can make the reader raise any error
-            raise ValueError(f"the bytes do not fit their schema: {type(error).__name__}: {error}") from None
-        if stream.tell() != len(data):
-            raise ValueError(f"{len(data) - stream.tell()} bytes are left over")
-        return value if convert is None else convert(value)
-
-    return read
+    decode = AvroShape(theirs.names).reader(theirs.root, theirs.bare, target, return_named_type=True)
+    convert = ours.column(ours.root)[1]
+    return decode if convert is None else lambda data, begin: convert(decode(data, begin))
 
 
 def _check_logical(theirs: _Tree, their: Any, ours: _Tree, our: Any, seen: set[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""Checks, before data is decoded with an Avro schema, that the size of the data bounds the decoder's work.
+"""Decodes data with an Avro schema, after a check that the size of the data bounds the decoder's work.
 
 A client that may register schemas and write to a topic chooses both. Three kinds of schemas make a few bytes expensive:
 arrays whose items take no bytes, records of records that multiply their fields, and types that contain themselves,
@@ -7,6 +7,7 @@ whose data may be nested so deeply that fastavro's compiled reader overflows the
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -25,14 +26,36 @@ class AvroShape:
         self._empty: dict[str, bool] = {}
         self._parts_of: dict[str, int] = {}
 
-    def decoder(self, root: Any) -> Callable[..., Any]:
-        """Return fastavro's ``schemaless_reader``, in Python if the schema contains itself: the compiled one overflows
-        the stack if data is nested deeply. The one in Python raises RecursionError."""
+    def reader(
+        self, root: Any, written: Any, wanted: Any = None, *, return_named_type: bool = False
+    ) -> Callable[[bytes, int], Any]:
+        """Return the function that decodes data from a position to its end: data of the schema ``written``, which has
+        the shape of ``root``, as the schema ``wanted`` if there is one (Avro's resolution).
+
+        Raises BadSchema if data of the schema has no bound. The function raises ValueError.
+        """
         import fastavro
         from fastavro import _read_py
 
-        decode: Callable[..., Any] = (_read_py if self._contains_itself(root) else fastavro).schemaless_reader
-        return decode
+        self._check_bounded(root)
+        # The compiled reader overflows the stack if data is nested deeply. The one in Python raises RecursionError.
+        decode = (_read_py if self._contains_itself(root) else fastavro).schemaless_reader
+
+        def read(data: bytes, begin: int) -> Any:
+            stream = io.BytesIO(data)
+            stream.seek(begin)
+            try:
+                value = decode(stream, written, wanted, return_named_type=return_named_type)
+            except RecursionError:
+                raise ValueError("the data is nested too deeply") from None
+            except Exception as error:  # malformed bytes can make the reader raise any error
+                reason = "it ends too early" if isinstance(error, EOFError) else f"{type(error).__name__}, {error}"
+                raise ValueError(f"the data is damaged, or was written with another schema ({reason})") from None
+            if stream.tell() != len(data):
+                raise ValueError(f"{len(data) - stream.tell()} bytes are left over")
+            return value
+
+        return read
 
     def _contains_itself(self, root: Any) -> bool:
         open_names: set[str] = set()
@@ -52,7 +75,7 @@ class AvroShape:
 
         return visit(self._resolved(root))
 
-    def check_bounded(self, root: Any) -> None:
+    def _check_bounded(self, root: Any) -> None:
         """Raise BadSchema if a few bytes of data can announce billions of parts."""
         if self._has_empty_items(root):
             raise BadSchema("The Avro schema has an array whose items take no bytes, so its data has no bound")

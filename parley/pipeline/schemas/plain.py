@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import io
 import json
 import math
 from collections.abc import Callable
@@ -80,25 +79,8 @@ def _protobuf(schema: Schema, load: Loader, *, is_framed: bool) -> Read:
 def _avro(schema: Schema, load: Loader) -> Read:
     names: dict[str, Any] = {}
     tree = expanded(schema, load, names)
-    shape = AvroShape(names)
-    shape.check_bounded(tree)
-    decode = shape.decoder(tree)
-
-    def read(data: bytes, begin: int) -> Any:
-        stream = io.BytesIO(data)
-        stream.seek(begin)
-        try:
-            value = decode(stream, tree, None)
-        except RecursionError:
-            raise ValueError("the data is nested too deeply") from None
-        except Exception as error:  # malformed bytes can make the reader raise any error
-            reason = "it ends too early" if isinstance(error, EOFError) else f"{type(error).__name__}, {error}"
-            raise ValueError(f"the data is damaged, or was written with another schema ({reason})") from None
-        if stream.tell() != len(data):
-            raise ValueError(f"{len(data) - stream.tell()} bytes are left over")
-        return _Parts().value(value)
-
-    return read
+    decode = AvroShape(names).reader(tree, tree)
+    return lambda data, begin: _Parts().value(decode(data, begin))
 
 
 class _Parts:

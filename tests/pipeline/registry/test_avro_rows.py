@@ -114,7 +114,7 @@ def test_evolution_reads_older_and_newer_schemas() -> None:
     assert read_as(old, new, {"f0": 1}) == {"f0": 1, "f1": "x"}
     narrowed = {**old, "fields": [{"name": "f1", "type": "string", "default": "x"}]}
     assert read_as(new, narrowed, {"f0": 1, "f1": "y"}) == {"f1": "y"}
-    with pytest.raises(ValueError, match="do not fit their schema"):
+    with pytest.raises(ValueError, match="damaged, or was written with another schema"):
         read_as(new, old, {"f0": 1, "f1": "y"})
     millis, micros = ({"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros"))
     with pytest.raises(BadSchema, match="values would change"):
@@ -152,7 +152,7 @@ def test_avro_types_without_a_column_type_are_refused(avro: Any, match: str) -> 
 def test_bad_bytes_and_values_are_refused() -> None:
     own = schema(record("string"))
     for data in (b"", b"\x08abc", b"\x02ab", b"\xff" * 12):
-        with pytest.raises(ValueError, match=r"do not fit|left over"):
+        with pytest.raises(ValueError, match=r"damaged|left over"):
             avro_rows.reader(own, own, no_references)(data, 0)
     day = schema(record({"type": "int", "logicalType": "date"}))
     with pytest.raises(DoesNotFit):
@@ -174,7 +174,7 @@ def test_deeply_nested_data_does_not_crash_the_reader() -> None:
     chain = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
     read = avro_rows.reader(schema(record("int", ["null", chain])), schema(record("int")), no_references)
     assert read(b"\2" + b"\2" * 20 + b"\0", 0) == {"f0": 1}
-    with pytest.raises(ValueError, match="RecursionError"):
+    with pytest.raises(ValueError, match="nested too deeply"):
         read(b"\2" + b"\2" * 1_000_000 + b"\0", 0)
 
 

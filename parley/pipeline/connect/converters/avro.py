@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAn
 from parley.pipeline.connect.errors import ConfigError, DataError, RetriableError
 from parley.pipeline.connect.logical import TO_LOGICAL
 from parley.pipeline.connect.text_values import infer_schema
-from parley.pipeline.schemas.avro import expanded
+from parley.pipeline.schemas.avro import expanded, without_logical
 from parley.pipeline.schemas.avro_shape import AvroShape
 from parley.pipeline.schemas.client import Client, RegistryAway, RegistryRefused, Settings, client_of, framed, unframed
 from parley.pipeline.schemas.model import BadSchema, Loader, no_references
@@ -140,15 +140,14 @@ class _Parsed:
         names: dict[str, Any] = {}
         try:
             self._avro = expanded(schema, load, names)
-            self._primitive = _without_logical(self._avro)
+            read_as = without_logical(self._avro, names, _READ_HERE)
             self.schema = from_avro(json.loads(schema.text))
         except (BadSchema, KeyError, ValueError) as error:
             raise DataError(f"The Avro schema cannot be used: {error}") from None
         try:
-            AvroShape(names).check_bounded(self._avro)
-            self._unreadable = ""
+            self._read: Callable[[bytes, int], Any] | None = AvroShape(names).reader(self._avro, read_as)
         except BadSchema as error:
-            self._unreadable = str(error)
+            self._read, self._unreadable = None, str(error)
 
     def write(self, value: Any) -> bytes:
         import fastavro
@@ -162,37 +161,12 @@ class _Parsed:
         return out.getvalue()
 
     def read(self, data: bytes, pos: int) -> SchemaAndValue:
-        import fastavro
-
-        if self._unreadable:
+        if self._read is None:
             raise DataError(f"Failed to deserialize Avro data: {self._unreadable}")
-        stream = io.BytesIO(data)
-        stream.seek(pos)
         try:
-            value = fastavro.schemaless_reader(stream, self._primitive, None)
-        except Exception as error:  # malformed bytes can make the reader raise any error
-            raise DataError(f"Failed to deserialize Avro data: {type(error).__name__}: {error}") from None
-        if stream.tell() != len(data):
-            raise DataError(f"Failed to deserialize Avro data: {len(data) - stream.tell()} bytes are left over")
-        return SchemaAndValue(self.schema, _typed(self.schema, value))
-
-
-def _without_logical(avro: Any) -> Any:
-    """Return a schema without the logical types that fastavro would convert or round."""
-    if isinstance(avro, list):
-        return [_without_logical(one) for one in avro]
-    if not isinstance(avro, dict):
-        return avro
-    is_read_here = avro.get("logicalType") in _READ_HERE
-    return {
-        key: [{**one, "type": _without_logical(one["type"])} for one in value]
-        if key == "fields"
-        else _without_logical(value)
-        if key in ("type", "items", "values")
-        else value
-        for key, value in avro.items()
-        if not (is_read_here and key == "logicalType")
-    }
+            return SchemaAndValue(self.schema, _typed(self.schema, self._read(data, pos)))
+        except ValueError as error:
+            raise DataError(f"Failed to deserialize Avro data: {error}") from None
 
 
 def _plain(value: Any) -> Any:
