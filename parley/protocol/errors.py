@@ -224,6 +224,12 @@ class KafkaError(Exception):
         return f"{self.code.name}: {self.message}"
 
 
+def check_code(code: int, what: str) -> None:
+    """Raise KafkaError if a response contains an error code. The error says ``what`` was requested."""
+    if code:
+        raise KafkaError(ErrorCode(code), what)
+
+
 class MalformedMessage(Exception):
     """Bytes cannot be decoded as the expected message. The connection from which they came must be closed."""
 

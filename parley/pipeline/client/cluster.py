@@ -47,7 +47,7 @@ from parley.pipeline.client.fetching import (
     fetch_once,
 )
 from parley.protocol.client import Client, NoBrokerListens, NotAuthenticated, parse_bootstrap
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, check_code
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.schema import ZERO_UUID, Request
@@ -210,8 +210,7 @@ class Cluster:
 
         async def ask(client: Client) -> str:
             (found,) = (await client.metadata([topic])).topics
-            if found.error_code:
-                raise KafkaError(ErrorCode(found.error_code), f"topic {topic!r}")
+            check_code(found.error_code, f"topic {topic!r}")
             return "" if found.topic_id == ZERO_UUID else str(found.topic_id)
 
         return self.retry(ask)

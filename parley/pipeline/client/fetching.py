@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, check_code
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.records.batch_header import headers
@@ -226,6 +226,5 @@ async def _bound(client: Client, partition: TopicPartition, position: int, node:
     topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[asked])
     request = ListOffsetsRequest(replica_id=-1, topics=[topic])
     found = (await client.send(request, node=node)).topics[0].partitions[0]
-    if found.error_code:
-        raise KafkaError(ErrorCode(found.error_code), f"offsets of {partition}")
+    check_code(found.error_code, f"offsets of {partition}")
     return int(found.offset)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from parley.pipeline.client.fetching import TopicPartition
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, check_code
 from parley.protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequest
 
 _COMMIT_NAMES_MAX: Final = 9
@@ -42,8 +42,7 @@ async def committed(client: Client, group: str, *, stable: bool = False) -> dict
     answer = await client.send(request, node=node, version=version)
     codes = {one.error_code for topic in answer.topics for one in topic.partitions}
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT if ErrorCode.UNSTABLE_OFFSET_COMMIT in codes else answer.error_code
-    if code:
-        raise KafkaError(ErrorCode(code), f"offsets of group {group}")
+    check_code(code, f"offsets of group {group}")
     return {
         TopicPartition(topic.name, one.partition_index): Committed(one.committed_offset, one.metadata or "")
         for topic in answer.topics

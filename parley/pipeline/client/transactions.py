@@ -12,7 +12,7 @@ from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.client.sending import ProducerId
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, check_code
 from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -43,10 +43,7 @@ async def producer_id(
     if current is not None and await client.version_for(InitProducerIdRequest, node=node) >= _CURRENT_ID_VERSION:
         request.producer_id, request.producer_epoch = current
     answer = await client.send(request, node=node)
-    if answer.error_code:
-        raise KafkaError(
-            ErrorCode(answer.error_code), f"no producer id for {transactional_id or 'an idempotent producer'}"
-        )
+    check_code(answer.error_code, f"no producer id for {transactional_id or 'an idempotent producer'}")
     return ProducerId(answer.producer_id, answer.producer_epoch)
 
 
@@ -87,10 +84,7 @@ async def add_group(client: Client, transactional_id: str, producer: ProducerId,
         group_id=group,
     )
     response = await client.send(request, node=node, version=version)
-    if response.error_code:
-        raise KafkaError(
-            ErrorCode(response.error_code), f"adding group {group!r} to the transaction of {transactional_id!r}"
-        )
+    check_code(response.error_code, f"adding group {group!r} to the transaction of {transactional_id!r}")
 
 
 async def commit_offsets(
@@ -122,8 +116,7 @@ async def commit_offsets(
     response = await client.send(request, node=node, version=version)
     for found in response.topics:
         for one in found.partitions:
-            if one.error_code:
-                raise KafkaError(ErrorCode(one.error_code), f"committing offsets of group {group!r} in a transaction")
+            check_code(one.error_code, f"committing offsets of group {group!r} in a transaction")
 
 
 async def end(client: Client, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
@@ -137,6 +130,5 @@ async def end(client: Client, transactional_id: str, producer: ProducerId, *, co
         committed=committed,
     )
     answer = await client.send(request, node=node, version=version)
-    if answer.error_code:
-        what = "commit" if committed else "abort"
-        raise KafkaError(ErrorCode(answer.error_code), f"cannot {what} the transaction of {transactional_id!r}")
+    what = "commit" if committed else "abort"
+    check_code(answer.error_code, f"cannot {what} the transaction of {transactional_id!r}")

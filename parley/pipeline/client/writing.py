@@ -35,7 +35,7 @@ from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.client.partitioner import Partitioner
 from parley.pipeline.client.sending import ProducerId, Sender, Written
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import KafkaError, check_code
 from parley.protocol.records.compression import Compression
 
 __all__ = ["Producer", "Writing", "Written"]
@@ -327,8 +327,7 @@ class Producer:
 async def _partition_count(client: Client, topic: str) -> int:
     """Return the number of a topic's partitions. A missing topic is created if ``auto.create.topics.enable`` is set."""
     described = (await client.metadata([topic], create=True)).topics[0]
-    if described.error_code:
-        raise KafkaError(ErrorCode(described.error_code), f"topic {topic!r}")
+    check_code(described.error_code, f"topic {topic!r}")
     return len(described.partitions)
 
 

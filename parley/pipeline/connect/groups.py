@@ -14,7 +14,7 @@ from parley.pipeline.client import group_offsets as asked
 from parley.pipeline.client.cluster import Cluster
 from parley.pipeline.client.fetching import TopicPartition
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, check_code
 from parley.protocol.messages.group_offsets import OffsetDeleteRequest
 
 
@@ -42,7 +42,7 @@ def commit(
         if check is not None:
             check()
         for place, code in (await asked.commit(client, group, wanted)).items():
-            _check(code, f"committing {place.topic}-{place.partition} for group {group}")
+            check_code(code, f"committing {place.topic}-{place.partition} for group {group}")
 
     if wanted:
         cluster.retry(ask)
@@ -60,12 +60,7 @@ def forget(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -
         request = kind(group_id=group, topics=list(topics.values()))
         answer = await client.send(request, node=await client.coordinator(group))
         if answer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            _check(answer.error_code, f"forgetting offsets of group {group}")
+            check_code(answer.error_code, f"forgetting offsets of group {group}")
 
     if topics:
         cluster.retry(ask)
-
-
-def _check(code: int, what: str) -> None:
-    if code:
-        raise KafkaError(ErrorCode(code), what)

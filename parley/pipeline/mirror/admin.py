@@ -18,7 +18,7 @@ from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror.internal_records import Encoded, MalformedRecord
 from parley.pipeline.mirror.topics import Change, Setting
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, check_code
 from parley.protocol.messages.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from parley.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from parley.protocol.messages.produce import ProduceRequest
@@ -51,11 +51,6 @@ class Overview:
     topics: dict[str, int]
     ids: dict[str, str]
     leaderless: frozenset[TopicPartition]
-
-
-def _check(code: int, what: str) -> None:
-    if code:
-        raise KafkaError(ErrorCode(code), what)
 
 
 def overview(cluster: Cluster) -> Overview:
@@ -189,7 +184,7 @@ def consumer_groups(cluster: Cluster) -> list[str]:
         found: set[str] = set()
         for broker in (await client.metadata([])).brokers:
             answer = await client.send(ListGroupsRequest(), node=broker.node_id)
-            _check(answer.error_code, "groups")
+            check_code(answer.error_code, "groups")
             found |= {one.group_id for one in answer.groups if one.protocol_type in ("", "consumer")}
         return sorted(found)
 
@@ -204,7 +199,7 @@ def group_state(cluster: Cluster, group: str) -> str:
         found = answer.groups[0]
         if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return ""
-        _check(found.error_code, f"group {group}")
+        check_code(found.error_code, f"group {group}")
         return str(found.group_state)
 
     return cluster.retry(ask)
@@ -243,7 +238,7 @@ class _Sent:
         version = min(await client.version_for(ProduceRequest, node=node), _PRODUCE_NAMES_MAX)
         answer = await client.send(self._request, node=node, version=version)
         found = answer.responses[0].partition_responses[0]
-        _check(found.error_code, f"writing to {self._partition}: {found.error_message or 'refused'}")
+        check_code(found.error_code, f"writing to {self._partition}: {found.error_message or 'refused'}")
 
 
 def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[tuple[TopicPartition, Record]]:

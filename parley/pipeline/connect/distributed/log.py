@@ -26,7 +26,7 @@ from parley.pipeline.client.fetching import Isolation, TopicPartition, fetched_i
 from parley.pipeline.client.partitioner import partition_of
 from parley.pipeline.connect.distributed.topics import TopicPlan, prepare
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, check_code
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records import batch
@@ -202,8 +202,7 @@ class TopicLog(Log):
         )
         version = min(await self._reader.version_for(FetchRequest, node=node), _NAMES_UNTIL)
         answer = await self._reader.send(request, node=node, version=version)
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), self._plan.name)
+        check_code(answer.error_code, self._plan.name)
         whole = True
         for topic in answer.responses:
             for one in topic.partitions:
@@ -269,6 +268,4 @@ class TopicLog(Log):
         version = min(await self._writer.version_for(ProduceRequest, node=node), _NAMES_UNTIL)
         request = ProduceRequest(acks=-1, timeout_ms=int(1000 * SEND_SECONDS), topic_data=[topic])
         answer = await self._writer.send(request, node=node, version=version)
-        result = answer.responses[0].partition_responses[0]
-        if result.error_code:
-            raise KafkaError(ErrorCode(result.error_code), f"{self._plan.name}-{partition}")
+        check_code(answer.responses[0].partition_responses[0].error_code, f"{self._plan.name}-{partition}")

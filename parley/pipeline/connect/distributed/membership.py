@@ -32,7 +32,7 @@ from parley.pipeline.connect.distributed.protocol import (
 )
 from parley.pipeline.connect.errors import ConnectError
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage, check_code
 from parley.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -231,7 +231,7 @@ class Group(Membership):
             limit = settings.rebalance_timeout_ms / 1000 + 5
             answer: JoinGroupResponse = await self._client.send(request, node=coordinator, timeout=limit)
             if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
-                _check(answer.error_code, "JoinGroup")
+                check_code(answer.error_code, "JoinGroup")
                 self._member_id = answer.member_id
                 return answer
             self._member_id = answer.member_id
@@ -255,7 +255,7 @@ class Group(Membership):
         answer = await self._client.send(request, node=place.coordinator, timeout=limit)
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "another member joined in the meantime")
-        _check(answer.error_code, "SyncGroup")
+        check_code(answer.error_code, "SyncGroup")
         try:
             return decode_assignment(answer.assignment)
         except MalformedMessage as error:
@@ -294,7 +294,7 @@ class Group(Membership):
                 answer = await self._client.send(request, node=place.coordinator, timeout=limit)
                 if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                     return
-                _check(answer.error_code, "Heartbeat")
+                check_code(answer.error_code, "Heartbeat")
                 heard = loop.time()
             except KafkaError as error:
                 if error.code in _LOST or loop.time() - heard > self._settings.session_timeout_ms / 1000:
@@ -322,11 +322,6 @@ def _after(seconds: float, event: asyncio.Event) -> None:
         asyncio.get_running_loop().call_later(seconds, event.set)
     else:
         event.set()
-
-
-def _check(code: int, what: str) -> None:
-    if code:
-        raise KafkaError(ErrorCode(code), what)
 
 
 def _member(metadata: Any) -> MemberState:

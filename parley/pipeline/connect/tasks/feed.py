@@ -25,7 +25,7 @@ import uvloop
 from parley.pipeline.client.cluster import Connection, Isolation
 from parley.pipeline.client.fetching import Fetched, TopicPartition, fetch_once, fetched_in
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, check_code
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.records.errors import CorruptRecord
 
@@ -210,8 +210,7 @@ class Feed:
             try:
                 version = min(await client.version_for(FetchRequest, node=node), _NAMES_VERSION_MAX)
                 answer = await client.send(self._request(wanted), node=node, version=version)
-                if answer.error_code:
-                    raise KafkaError(ErrorCode(answer.error_code), f"fetching from broker {node}")
+                check_code(answer.error_code, f"fetching from broker {node}")
             except KafkaError as error:
                 _log.debug("a fetch from broker %s failed: %s", node, error)
                 self._misplaced(wanted.values())
