@@ -117,11 +117,6 @@ class Worker:
             raise ConnectError(f"Connector {name} is not running in this worker.")
         return running.task_configs()
 
-    def version_of(self, name: str) -> str | None:
-        """Return the version of a connector here; None if there is none, or if it could not be created."""
-        running = self._connectors.get(name)
-        return None if running is None or running.connector is None else str(running.connector.version)
-
     # Tasks.
 
     def start_task(

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
-from parley.pipeline.registry.state import Record, State, Version, deletion_key, packed, version_key
+from parley.pipeline.registry.state import Record, State, Version, deletion_key, version_key
+from parley.pipeline.values.json_text import packed
 
 
 def records_again(aborted: Collection[bytes], values: Mapping[bytes, bytes | None], state: State) -> list[Record]:

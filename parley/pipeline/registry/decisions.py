@@ -27,11 +27,10 @@ from parley.pipeline.registry.state import (
     config_key,
     deletion_key,
     mode_key,
-    packed,
 )
 from parley.pipeline.schemas import avro, json_schema, protobuf
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, SchemaType
-from parley.pipeline.values import json_text
+from parley.pipeline.values.json_text import NotFinite, loads, packed
 
 _log = logging.getLogger(__name__)
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
@@ -141,8 +140,8 @@ def _is_finite(version: Version) -> bool:
     if version.schema.type is SchemaType.PROTOBUF:
         return True
     try:
-        json_text.loads(version.schema.text)
-    except json_text.NotFinite as error:
+        loads(version.schema.text)
+    except NotFinite as error:
         _log.warning("not comparing with version %d of %s: %s", version.version, version.subject, error)
         return False
     except (ValueError, RecursionError):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from parley.pipeline.schemas.model import BadSchema, Reference, Schema
+from parley.pipeline.values.json_text import packed
 
 INT32_MAX: Final = 0x7FFF_FFFF
 Record = tuple[bytes, bytes | None]
@@ -48,11 +49,6 @@ class Version:
         """Return the version's record in the topic."""
         own = {"subject": self.subject, "version": self.version, "id": self.id, **self.others}
         return version_key(self.subject, self.version), packed({**own, **self.schema.as_json(), "deleted": deleted})
-
-
-def packed(value: Mapping[str, Any]) -> bytes:
-    """Return the value as compact JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def version_key(subject: str, version: int) -> bytes:

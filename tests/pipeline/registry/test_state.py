@@ -6,9 +6,10 @@ import pytest
 
 from parley.pipeline.registry.aborted import records_again
 from parley.pipeline.registry.decisions import COMPILED_MAX, delete_subject, find
-from parley.pipeline.registry.state import Record, State, Version, config_key, deletion_key, packed, version_key
+from parley.pipeline.registry.state import Record, State, Version, config_key, deletion_key, version_key
 from parley.pipeline.schemas import protobuf
 from parley.pipeline.schemas.model import Loader, Schema, SchemaType
+from parley.pipeline.values.json_text import packed
 
 INT, LONG = Schema(SchemaType.AVRO, '"int"'), Schema(SchemaType.AVRO, '"long"')
 

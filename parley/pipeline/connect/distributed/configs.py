@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.herder import TargetState, TaskId
+from parley.pipeline.values.json_text import packed
 
 _CONNECTOR: Final = "connector-"
 _TASK: Final = "task-"
@@ -293,13 +294,9 @@ class ConfigStore:
 
 
 def _encoded(records: Sequence[tuple[str, Any]]) -> list[tuple[bytes, bytes | None]]:
-    return [(key.encode(), _json(value)) for key, value in records]
+    return [(key.encode(), None if value is None else packed(value)) for key, value in records]
 
 
 def _target_record(name: str, target: TargetState) -> tuple[str, Any]:
     old = "PAUSED" if target is TargetState.STOPPED else target.value
     return _TARGET + name, {"state": old, "state.v2": target.value}
-
-
-def _json(value: Any) -> bytes | None:
-    return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -18,6 +18,7 @@ from parley.pipeline.client.cluster import Connection
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset, key_of
+from parley.pipeline.values.json_text import packed
 from parley.protocol.errors import KafkaError
 
 _STORE_SECONDS: Final = 120.0
@@ -137,4 +138,4 @@ class TopicOffsetStore(OffsetStore):
 
 
 def _value(offset: Mapping[str, Any] | None) -> bytes | None:
-    return None if offset is None else json.dumps(offset, separators=(",", ":"), ensure_ascii=False).encode()
+    return None if offset is None else packed(offset)

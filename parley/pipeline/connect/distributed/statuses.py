@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.herder import State, Status, TaskId
+from parley.pipeline.values.json_text import packed
 from parley.protocol.errors import KafkaError
 
 _CONNECTOR: Final = "status-connector-"
@@ -105,7 +106,7 @@ class StatusStore:
     async def put_topic(self, task: TaskId, topic: str, now_ms: int) -> None:
         """Record that a task uses a topic."""
         seen = {"name": topic, "connector": task.connector, "task": task.task, "discoverTimestamp": now_ms}
-        await self._log.send([(_topic_key(topic, task.connector), _json({"topic": seen}))])
+        await self._log.send([(_topic_key(topic, task.connector), packed({"topic": seen}))])
 
     async def reset_topics(self, name: str) -> None:
         """Forget the topics that a connector uses."""
@@ -182,7 +183,7 @@ def _topic_key(topic: str, connector: str) -> bytes:
 def _value(status: Status) -> bytes | None:
     if status.state is State.DESTROYED:
         return None
-    return _json(
+    return packed(
         {
             "state": status.state.value,
             "trace": status.trace,
@@ -201,7 +202,3 @@ def _status(value: Mapping[str, Any]) -> Status:
         value.get("trace"),
         value.get("version"),
     )
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
