@@ -161,8 +161,8 @@ class StreamsMember(Member):
 
 @asynccontextmanager
 async def beating(members: Sequence[Member], interval_s: float) -> AsyncIterator[None]:
-    """Let every member send a heartbeat once per interval, spread over the interval. Raises whatever a heartbeat
-    raises.
+    """Have every member send a heartbeat once per interval, spread over the interval. Raises the errors of a
+    heartbeat.
 
     At the end, the heartbeats in flight are completed, because a member must not miss its next epoch. If the machine is
     too busy for the interval, the interval grows: at most ``AT_ONCE`` heartbeats are in flight.

@@ -6,7 +6,7 @@ Rules (docs/storage.md has them all):
 2. An index is a hint: its entries are checked against the batches they lead to, and an invalid file is rebuilt.
 3. Blocks are allocated before they are written through the map, so a full disk raises ``OSError`` instead of SIGBUS.
 4. One thread appends and truncates; any thread may look up. A map is dropped, never closed, so a lookup in progress
-   can go on using the old map.
+   can still use the old map.
 """
 
 from __future__ import annotations

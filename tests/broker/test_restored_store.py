@@ -263,7 +263,7 @@ async def restart_one_before_the_others(cluster: Cluster, rng: Random) -> None:
 
 
 async def restore_every_backup_of_a_day(store: Backend, url: str, folder: Path, *, is_marked: bool) -> None:
-    """Take a backup after each fault of a day, and restore all of them, the oldest first, while the cluster goes on."""
+    """Take a backup after each fault of a day, and restore all of them, the oldest first, under the running cluster."""
     rng = Random(7 + is_marked)
     async with Cluster(SETTINGS, brokers=3, data_dir=folder, coordination_url=url) as cluster:
         topic = Topic(cluster)

@@ -153,7 +153,7 @@ class Terminal:
 
 
 def check(command: str, printed: str, shown: list[str]) -> None:
-    """What is shown is what was printed, from the first line to the last; blanks count as one."""
+    """Check that the page shows exactly what the command printed. A run of blanks equals one blank."""
     lines = [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
     gap = False
     for expected in (" ".join(line.split()) for line in shown if line.strip()):

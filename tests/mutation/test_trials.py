@@ -1,4 +1,4 @@
-"""A mutant that only an import can plant is what the tests import, and a test that fails anyway is named."""
+"""Tests import a mutant that only an import can plant, and a test that fails without a mutant is named."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ async def test_requests_for_any_broker_wait_only_once_for_a_silent_broker(peer: 
             peer.answers[3] = lambda header, request: None
             with pytest.raises(KafkaError, match=f"no response to Metadata v12 from {HOST}:{peer.port} "):
                 await client.send(asked, timeout=0.05)
-            silent.answers[3] = silent.metadata  # it goes on
+            silent.answers[3] = silent.metadata  # the broker responds again
             assert (await client.metadata([])).controller_id == 7
     finally:
         await silent.stop()

@@ -283,7 +283,7 @@ class KafkaWithZooKeeper:
         return self._end(JavaServer.stop)
 
     def kill(self) -> list[str]:
-        """End the broker like a crash. Returns its output since its start."""
+        """Kill the broker. Returns its output since its start."""
         return self._end(JavaServer.kill)
 
     def _end(self, how: Callable[[JavaServer], None]) -> list[str]:
@@ -393,5 +393,5 @@ class Kafka4:
         self._server.stop()
 
     def close(self) -> None:
-        """End it. May be called again."""
+        """Kill the node. May be called again."""
         self._server.kill()

@@ -241,7 +241,7 @@ class Script:
     # --- Members of the classic protocol ---
 
     async def classic(self, slot: Slot) -> object:
-        """The classic member joins a group with members of the consumer protocol, or goes on as it should."""
+        """The classic member joins a group with members of the consumer protocol, or takes its next step."""
         slot = self.slots[-1]
         described = await self._described()
         if described is None or not described.members:

@@ -222,7 +222,7 @@ def test_streams(
 
 @pytest.mark.soak
 def test_transactions_of_librdkafka(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
-    """Producers are replaced again and again, while coordinators and leaders are killed.
+    """Producers are replaced repeatedly, while coordinators and leaders are killed.
 
     On a secured cluster, ``make test`` does the same.
     """

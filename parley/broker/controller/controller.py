@@ -170,7 +170,7 @@ class Controller:
 
         Raises NOT_CONTROLLER if this broker is not the controller or stops being the controller, and REQUEST_TIMED_OUT
         if the queue stays full or the store does not respond. After NOT_CONTROLLER, or if the store did not respond,
-        the change may nevertheless have been made. Also raises whatever ``decide`` raises.
+        the change may nevertheless have been made. Also raises the errors of ``decide``.
         """
         if not self.is_active:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)

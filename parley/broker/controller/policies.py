@@ -44,7 +44,7 @@ class Policy:
     """A loaded policy. Without a class name it allows everything."""
 
     def __init__(self, class_name: str, configs: Mapping[str, Any]) -> None:
-        """Load the class. Raises ImportError or AttributeError if it does not exist, and whatever the class raises."""
+        """Load the class. Raises ImportError or AttributeError if it does not exist, and the errors of the class."""
         self._policy = _load(class_name, configs) if class_name else None
         self._name = class_name
 

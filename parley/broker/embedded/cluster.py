@@ -62,7 +62,7 @@ class ClusterBroker:
     async def start(self) -> None:
         """Start the broker, at its previous address if it ran before.
 
-        Raises RuntimeError if it is already running, and whatever ``BrokerServer.start`` raises.
+        Raises RuntimeError if it is already running, and the errors of ``BrokerServer.start``.
         """
         if self._server is not None:
             raise RuntimeError(f"broker {self.id} is already running")

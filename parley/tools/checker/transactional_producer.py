@@ -1,4 +1,4 @@
-"""A transactional producer that is replaced again and again, like an application that restarts.
+"""A transactional producer that is replaced repeatedly, like an application that restarts.
 
 Each instance commits most of its transactions, aborts some, and leaves the last one open. The next instance takes over
 the transactional id, which aborts the open transaction. Then the old instance tries to commit it, and must fail.

@@ -66,7 +66,7 @@ class Steps:
 
 
 async def in_background(work: Callable[[], T]) -> T:
-    """Run blocking work in a thread that does not delay the end of the process. Raises whatever ``work`` raises."""
+    """Run blocking work in a thread that does not delay the end of the process. Raises the errors of ``work``."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -78,7 +78,7 @@ def live(metadata: Metadata, controller: Any, request: Any = None) -> LiveBroker
 def test_silent_brokers_are_fenced_only_if_half_of_all_are_heard(
     silent_for: dict[int, float | None], gone: list[int]
 ) -> None:
-    """None stands for a fenced broker: it counts, as it does when brokers judge the controller."""
+    """None stands for a fenced broker. It counts as a broker here, as it does when brokers judge the controller."""
     brokers = {
         n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=silent_for.get(n, 0.0) is None) for n in (1, *silent_for)
     }
@@ -88,7 +88,7 @@ def test_silent_brokers_are_fenced_only_if_half_of_all_are_heard(
 
 
 class Group:
-    """A group of brokers that does not change, in a store without a mark."""
+    """A group of brokers that does not change. Its store has no mark of an earlier term."""
 
     def __init__(self, *brokers: BrokerRegistration) -> None:
         self.found = {

@@ -93,7 +93,7 @@ async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers
 async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_demand(
     servers: list[BrokerServer], tmp_path: Path
 ) -> None:
-    """The broker with the failed disk lives, and is not elected again and again."""
+    """The broker with the failed disk is alive, but is not elected repeatedly."""
     first, failing, behind = servers
     assignment = CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[2, 3])
     new = CreateTopicsRequest.CreatableTopic(

@@ -1,8 +1,8 @@
 """Three replicas of one partition under random failures: no acknowledged record is lost, no read record changes.
 
 The state machine is the network, the controller and the time. It decides when brokers learn of a new state. Replaced
-leaders go on without knowing it, followers stop and start, and the ends of logs that were not flushed are lost. Leaders
-and followers run the broker's own code, on real logs. In the end all replicas agree.
+leaders continue to lead until they learn of it, followers stop and start, and the ends of logs that were not flushed
+are lost. Leaders and followers run the broker's own code, on real logs. At the end all replicas agree.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def a_broker_is_fenced(self, pick: int) -> None:
-        """The broker may still be alive, and goes on as before."""
+        """The broker may still be alive. It then continues as before."""
         self.fence(one_of([each for each in BROKERS if self.lives(each)], pick))
 
     def fence(self, broker: int | None) -> None:
@@ -414,7 +414,7 @@ class Replicas(RuleBasedStateMachine):
     @precondition(lambda self: self.image.topics)
     @rule()
     def all_is_well_again(self) -> None:
-        """All brokers are back, get the newest state and fetch: all replicas must agree in the end."""
+        """All brokers are back, get the newest state and fetch: at the end all replicas must agree."""
         for _ in BROKERS:
             self.a_broker_joins(0)
         for replica in self.replicas.values():

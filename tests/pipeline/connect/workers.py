@@ -75,7 +75,7 @@ class RunningWorker:
 
 
 async def until(look: Callable[[], Awaitable[T]], is_right: Callable[[T], bool], seconds: float = WAIT_SECONDS) -> T:
-    """What is found when it is right; looked at again and again, for a long time."""
+    """Repeat ``look`` until its result is right, for at most ``seconds``. Returns the result."""
     give_up = time.monotonic() + seconds
     while not is_right(found := await look()):
         assert time.monotonic() < give_up, f"still {found!r}"

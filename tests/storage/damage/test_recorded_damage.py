@@ -1,4 +1,4 @@
-"""Damage that was found survives every restart until it is mended, whatever had revealed it."""
+"""Damage that was found stays recorded over restarts until it is mended, no matter what revealed it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def _kills(lab: Lab) -> None:
 
 
 class _Race:
-    """Candidates. Again and again, one of them is killed, and another takes its place."""
+    """Candidates, of which one is killed repeatedly; another then takes its place."""
 
     def __init__(self, lab: Lab, ttl_ms: int) -> None:
         self.claims: list[tuple[int, str]] = []

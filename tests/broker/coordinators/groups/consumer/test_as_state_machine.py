@@ -294,7 +294,7 @@ class AnyConsumerGroup(RuleBasedStateMachine):
         return [(client.member_id, client.epoch, sorted(client.owned)) for client in self.clients]
 
     def teardown(self) -> None:
-        """In the end every partition that a member subscribes to is owned, once."""
+        """At the end, every partition that a member subscribes to has exactly one owner."""
         if not hasattr(self, "bench"):
             return
         group = self.bench.shard.consumer_group(GROUP)

@@ -166,7 +166,7 @@ class StreamsGroupsMachine(RuleBasedStateMachine):
         assert set(group.owners.active) == set(owners.active)
 
     def teardown(self) -> None:
-        """In the end, every task has its member."""
+        """At the end, every task has a member."""
         self.bench.change_topics(a=3, r=3, store=3)
         for thread in self.threads.values():
             thread.active = {name: [index for index in each if index < 3] for name, each in thread.active.items()}

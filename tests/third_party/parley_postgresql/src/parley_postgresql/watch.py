@@ -49,7 +49,7 @@ class PostgresqlWatch(Watch):
                 if self._end is None and self._reading is None:
                     self._reading = asyncio.get_running_loop().create_task(self._read(), name="postgresql watch")
             else:
-                await asyncio.wait([self._reading])  # goes on if this is cancelled
+                await asyncio.wait([self._reading])  # the read continues if this call is cancelled
 
     def tell(self, keys: Sequence[str] | None) -> None:
         """Note that these keys have changed; None: any key may have changed."""
