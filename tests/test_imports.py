@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -93,3 +94,29 @@ def test_a_process_imports_only_the_modules_that_it_needs(imports: str, unneeded
     loaded = set(done.stdout.split())
     assert loaded & unneeded == set()
     assert len(loaded) <= at_most
+
+
+COMPILED = {
+    module.removesuffix(".py").replace("/", ".")
+    for module in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["parley"]["compiled"]
+}
+GENERATED_AT_ONCE = """
+import inspect, sys
+import parley.tools.cli.start, parley.broker.server
+for name, module in list(sys.modules.items()):
+    if name.startswith("parley."):
+        for each in vars(module).values():
+            made = inspect.isclass(each) and each.__module__ == name and vars(each).get("__dataclass_params__")
+            if made and made.init:
+                print(f"{name}.{each.__name__}")
+"""
+
+
+@pytest.mark.slow
+def test_a_start_generates_no_methods_of_dataclasses() -> None:
+    """It took a third of a start (``parley.light_dataclasses``). What mypyc compiles needs the standard library."""
+    done = subprocess.run(
+        [sys.executable, "-c", GENERATED_AT_ONCE], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    found = {name for name in done.stdout.split() if name.rpartition(".")[0] not in COMPILED}
+    assert found == {"parley.protocol.messages.Api"}  # its cached properties need a __dict__

@@ -11,13 +11,14 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from parley.configuration.extras import how_to_install
+from parley.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

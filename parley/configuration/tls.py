@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from parley.configuration.key_stores import (
@@ -23,6 +23,7 @@ from parley.configuration.key_stores import (
     read_revocation_lists,
     read_trusted,
 )
+from parley.light_dataclasses import dataclass
 
 __all__ = ["CRL_FILE", "DEFAULT_VERSIONS", "TlsSettings", "tls_settings"]
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import ClassVar, Self, TypeAlias
@@ -38,6 +37,7 @@ from parley.consensus.keys import check_key
 from parley.consensus.protection import Protection, unknown_protection
 from parley.consensus.session import Session, SessionState
 from parley.consensus.store_config import NO_CONFIG, StoreConfig
+from parley.light_dataclasses import dataclass
 
 __all__ = [
     "ABSENT",

@@ -7,8 +7,9 @@ probes change nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from parley.light_dataclasses import dataclass
 
 
 class Guard(Enum):

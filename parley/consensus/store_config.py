@@ -8,10 +8,12 @@ in DescribeConfigs (never the secrets among them) and warns about misspelled one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 from typing import TypeAlias
+
+from parley.light_dataclasses import dataclass
 
 Given: TypeAlias = Mapping[str, str]
 """A broker's properties as written. Values that the broker has not checked may be malformed."""

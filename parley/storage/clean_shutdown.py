@@ -12,9 +12,9 @@ import logging
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.topic_partition import TopicPartition

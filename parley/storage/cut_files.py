@@ -16,9 +16,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.checkpoints import sync_directory

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.records.batch_header import BatchHeader
 
 BATCHES_KEPT: Final = 5

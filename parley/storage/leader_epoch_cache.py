@@ -17,10 +17,10 @@ import logging
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from parley.storage.checkpoints import (
     INT32_MAX,

@@ -7,8 +7,9 @@ change. A log reads it for each decision, so a change takes effect at the next r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 DAY_MS: Final = 86_400_000
 UNLIMITED: Final = -1

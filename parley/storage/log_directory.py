@@ -21,11 +21,12 @@ import re
 import shutil
 import struct
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from random import Random
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import (

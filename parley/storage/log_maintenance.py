@@ -16,11 +16,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import KafkaError
 from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID

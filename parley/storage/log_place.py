@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
 from parley.storage.log_config import LogConfig

@@ -8,9 +8,9 @@ the version of an existing file.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from parley.light_dataclasses import dataclass
 from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, whole_number, write_atomically
 
 DIRECTORY_FILE = "meta.properties"

@@ -12,9 +12,9 @@ import binascii
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import write_atomically
 from parley.storage.meta_properties import MalformedIdentity

@@ -5,9 +5,9 @@ Sequence numbers wrap: the one after ``MAX_SEQUENCE`` is 0. The batches of earli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
 from parley.storage.last_batches import BATCHES_KEPT, LastBatches

@@ -18,10 +18,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH

@@ -16,10 +16,11 @@ import errno
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from crc32c import crc32c
+
+from parley.light_dataclasses import dataclass
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically

@@ -7,7 +7,6 @@ created when a client first needs it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -17,6 +16,7 @@ from parley.broker.coordinators.share_state.share_partition import parse_key
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER, Endpoint
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 

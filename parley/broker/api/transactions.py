@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.first_step import at_once
 from parley.broker.runtime.steps import each_of, in_turns
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,

@@ -8,7 +8,6 @@ brokers or in the properties file, or from the default of ``log.retention.hours`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import dropwhile
 from typing import Any
@@ -18,6 +17,7 @@ from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import ConfigType, Dynamic, Key
 from parley.broker.config.group_config import GroupConfig
 from parley.broker.config.topic_config import TopicConfig, warnings_about_topic
+from parley.light_dataclasses import dataclass
 
 IN_PARLEY = "In Parley: "
 """The prefix of the warning in the documentation of an entry that has no effect. ``parley configs`` searches for it."""

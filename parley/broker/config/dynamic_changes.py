@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.definition import Dynamic, Key, Password
 from parley.broker.config.errors import ConfigError, Problem, ThreadCountStep
+from parley.light_dataclasses import dataclass
 
 _OPENED_AT_START = ("listeners", "listener.security.protocol.map", "principal.builder.class")
 """Keys that can be changed while Kafka runs, but not while Parley runs, for example because a client must not name code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import AclBucketReplaced
@@ -11,6 +10,7 @@ from parley.broker.metadata.feature_support import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.acls.bindings import AclBinding, check_binding
 from parley.broker.security.acls.stored import EMPTY, bucket_of
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 CHANGES_MAX = 10_000

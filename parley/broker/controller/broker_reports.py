@@ -7,9 +7,9 @@ a leader among replicas that were not in sync.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from parley.protocol.uuids import UUID

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.controller.decision import Decision
@@ -12,6 +11,7 @@ from parley.broker.metadata.feature_support import QUOTAS, check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.quotas.validation import check_quota, valid_entity
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ENTITIES_MAX: Final = 50_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parley.broker.config.dynamic_changes import EntryChange, Operation
 from parley.broker.config.sealed_passwords import PREFIX
@@ -11,6 +11,7 @@ from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, ConfigReplaced
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_ENTRIES, ConfigResource, ResourceType
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ENTRIES_MAX = 1_000

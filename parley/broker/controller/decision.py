@@ -7,11 +7,11 @@ result afterwards, so no caller sees a result before its changes are durable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from parley.broker.metadata.changes import Change
 from parley.broker.metadata.image import MetadataImage
+from parley.light_dataclasses import dataclass
 
 T = TypeVar("T")
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 from typing import Any
 
 from parley.broker.controller.decision import Decide, Decision
 from parley.broker.metadata.changes import Change, PartitionChanged, PartitionsAdded, TopicCreated, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import KafkaError
 
 _log = logging.getLogger(__name__)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode
 from parley.protocol.uuids import UUID
 

@@ -8,7 +8,7 @@ request, and the leader repeats it once it knows the new state.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
@@ -17,6 +17,7 @@ from parley.broker.controller.elections.leader_choice import next_partition_stat
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID

@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, ConfigReplaced, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.current import Metadata
@@ -17,6 +16,7 @@ from parley.broker.metadata.encoding import changes_to_bytes
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term
 from parley.broker.runtime.purgatory import Purgatory
+from parley.light_dataclasses import dataclass
 
 DELTAS_KEPT = 1000
 BYTES_KEPT = 16 * 1024 * 1024

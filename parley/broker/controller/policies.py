@@ -8,11 +8,11 @@ request. To reject the request, the policy raises ``PolicyViolation`` with a mes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from parley.broker.metadata.types import ConfigResource, TopicImage
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 

@@ -9,7 +9,7 @@ replaces the first, and replicas that are only in the first target are removed i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import RecoveryStrategy, RulesOf
@@ -18,6 +18,7 @@ from parley.broker.controller.replica_placement import check_replicas
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 

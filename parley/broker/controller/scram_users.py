@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, ClusterSecretSet, ScramUserReplaced
 from parley.broker.metadata.feature_support import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.login_credentials import DECOY_SECRET
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, credential_of
 

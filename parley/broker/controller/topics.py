@@ -7,7 +7,7 @@ outcome contains the error. Later topics of a request see the earlier ones, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 
 from parley.broker.controller.decision import Decision
@@ -16,6 +16,7 @@ from parley.broker.metadata.changes import Change, ConfigReplaced, PartitionsAdd
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name, metric_form
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 

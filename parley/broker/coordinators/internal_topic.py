@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -15,6 +14,7 @@ from parley.broker.coordinators.decision import ProducerIdentity, ShardState
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory, Subscriber
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import BatchHeader, headers

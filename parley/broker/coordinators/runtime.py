@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
@@ -24,6 +23,7 @@ from parley.broker.coordinators.internal_topic import ReadBack, ShardLog, ShardS
 from parley.broker.coordinators.shard import NotCommittedInTime, Shard
 from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 __all__ = ["CoordinatorRuntime", "NotCommittedInTime", "ShardPhase"]

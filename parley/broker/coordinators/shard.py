@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from parley.broker.coordinators.decision import Decision, Held, KeyValue, ShardState
@@ -25,6 +25,7 @@ from parley.broker.coordinators.internal_topic import ShardLog
 from parley.broker.coordinators.shard_timers import ShardTimers
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import HEADER_SIZE

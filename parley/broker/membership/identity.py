@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -18,6 +17,7 @@ from parley.broker.controller.stored_metadata import CLUSTER
 from parley.consensus.backend import ABSENT
 from parley.consensus.errors import AlreadyExists, EmptyStore
 from parley.consensus.recipes.keyvalue import KeyValue
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 from parley.storage.meta_properties import DirectoryIdentity
 from parley.storage.partition_metadata import encode_id

@@ -16,7 +16,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from parley.broker.metadata.changes import Delta, PartitionChanged, PartitionsAd
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.runtime.tasks import race
+from parley.light_dataclasses import dataclass
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import INT32_MAX, sync_directory, sync_file, write_atomically
 

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from random import Random
 from typing import Final, Self
 
@@ -20,6 +20,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.consensus.backend import Backend, Session
 from parley.consensus.errors import CoordinationError
 from parley.consensus.recipes.keyvalue import KeyValue
+from parley.light_dataclasses import dataclass
 
 RECOVERIES: Final = "recoveries/"
 _TTL_MS: Final = 30_000

@@ -7,13 +7,14 @@ same order, so every broker passes through the same images.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parley.broker.metadata.feature_levels import FeatureLevels
 from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, TopicImage
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import Bucket
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.scram import ScramCredential
 from parley.protocol.uuids import UUID
 

@@ -9,8 +9,10 @@ allows groups of the consumer protocol (KIP-848), if all brokers can read their 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 TRANSACTION_VERSION: Final = "transaction.version"
 

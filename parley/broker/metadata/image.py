@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from parley.broker.metadata.changes import (
@@ -43,6 +43,7 @@ from parley.broker.metadata.types import (
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import EMPTY, Bucket
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.scram import ScramCredential
 from parley.protocol.uuids import UUID
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from types import MappingProxyType
 
 from parley.broker.metadata.terms import NO_TERM, Term
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 NO_LEADER = -1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Final
 
@@ -20,6 +20,7 @@ from parley.broker.security.sasl.login import SHOWN_NAME_MAX
 from parley.broker.security.sasl.plain import jaas_users
 from parley.broker.security.tls.server import ServerTls, server_tls
 from parley.configuration.file_changes import fingerprint_of
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.jaas import BadJaas, single_login_module
 from parley.protocol.security.passwords import Passwords
 

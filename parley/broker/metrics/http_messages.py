@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from email.utils import formatdate
 from enum import Enum
 from http import HTTPStatus
@@ -11,6 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Final
 from wsgiref.types import WSGIEnvironment
+
+from parley.light_dataclasses import dataclass
 
 HEADER_BYTES_MAX: Final = 64 << 10
 """The maximum size of the header of a request, as in Python's own HTTP server."""

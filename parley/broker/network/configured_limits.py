@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parley.broker.config import BrokerConfig
+from parley.light_dataclasses import dataclass
 
 UNLIMITED = 2**31 - 1
 

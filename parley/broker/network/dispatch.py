@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -34,6 +34,7 @@ from parley.broker.runtime.timed_steps import TimedSteps
 from parley.broker.security.principal import Principal
 from parley.broker.security.sasl.login import Login, LoginState
 from parley.broker.security.session import ClientSession
+from parley.light_dataclasses import dataclass
 from parley.protocol.codec import decode_from, encode, response_frame
 from parley.protocol.connection import RequestHeader, parse_request_header
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from parley.broker.network.responses_in_making import ResponseInMaking, ResponsesInMaking
 from parley.broker.runtime.steps import Steps, in_turns
 from parley.broker.runtime.turns import next_turn
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import KafkaError
 from parley.protocol.schema import Response
 

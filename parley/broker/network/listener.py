@@ -14,7 +14,7 @@ import logging
 import math
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from parley.broker.metrics.catalogue.clients import ListenerMetrics
@@ -31,6 +31,7 @@ from parley.broker.security.principal import Principal
 from parley.broker.security.sasl.login import SHOWN_NAME_MAX, Login, LoginRules
 from parley.broker.security.session import ClientSession, anonymous
 from parley.broker.security.tls.server import ServerTls
+from parley.light_dataclasses import dataclass
 from parley.storage.resource_exhaustion import reserve_for
 
 _log = logging.getLogger(__name__)

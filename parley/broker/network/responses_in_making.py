@@ -9,8 +9,10 @@ oldest response build a part in alternation: small responses overtake large ones
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 MAKING_BYTES_MAX: Final = 32 << 20
 """The maximum number of encoded bytes of responses being built, over all connections. In memory they take about twice

@@ -19,10 +19,10 @@ default client id          all clients with the client id
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, StoredQuotas, canonical_address
+from parley.light_dataclasses import dataclass
 
 CACHED_MAX: Final = 10_000
 """The maximum number of cached decisions. Clients choose their client ids, so there may be any number of them."""

@@ -7,10 +7,11 @@ An entity names a user, a client id, both, or an address. A name is None if the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 DEFAULT: Final = ""
 """The name of a part that stands for all names without a separate quota."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 from parley.broker.quotas.entities import (
@@ -16,6 +16,7 @@ from parley.broker.quotas.entities import (
     StoredQuotas,
     canonical_address,
 )
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 

@@ -9,7 +9,8 @@ Kafka has two measures, which this module reproduces exactly:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from parley.light_dataclasses import dataclass
 
 THROTTLE_MAX_S = (2**31 - 1) / 1000
 """The longest throttle time that a response can express, in seconds."""

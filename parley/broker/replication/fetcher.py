@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Protocol, cast
 
@@ -43,6 +42,7 @@ from parley.broker.replication.truncation_decisions import (
 )
 from parley.broker.replication.truncation_execution import TruncationRefused, Truncations
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse

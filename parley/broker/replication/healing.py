@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,6 +33,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.range_fetch import FetchedBatches, fetch_batches
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import HandOverLeadershipRequest, HandOverLeadershipResponse
 from parley.protocol.records.batch_header import headers

@@ -11,10 +11,10 @@ fetched its log again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.follower_progress import FollowerProgress
+from parley.light_dataclasses import dataclass
 from parley.protocol.sentinels import NO_EPOCH
 
 

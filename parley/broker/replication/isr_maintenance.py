@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -27,6 +27,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, is_eligible, wanted_isr
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from parley.protocol.schema import Request

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Partitio
 from parley.broker.metrics.catalogue.clients import TopicMetrics
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.runtime.purgatory import Purgatory
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.produce_validation import ProduceRules

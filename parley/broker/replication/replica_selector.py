@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
 from parley.broker.config import ConfigError, Problem
 from parley.broker.security.principal import Principal
+from parley.light_dataclasses import dataclass
 
 _KEY = "replica.selector.class"
 

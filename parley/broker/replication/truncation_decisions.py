@@ -12,9 +12,9 @@ delete. It fetches the log from the beginning (docs/storage.md, "Replicas that w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.sentinels import NO_EPOCH

@@ -18,7 +18,6 @@ import logging
 import resource
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
 
@@ -26,6 +25,7 @@ from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metrics.catalogue.process import ShortageMetrics
 from parley.broker.metrics.health import Health
 from parley.broker.runtime.states import step
+from parley.light_dataclasses import dataclass
 from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY, RESERVES, DescriptorReserve, Reserve
 
 _log = logging.getLogger(__name__)

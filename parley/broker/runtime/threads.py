@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from parley.light_dataclasses import dataclass
 from parley.storage.clean_shutdown import CLOSERS
 
 READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION = 8, 4, 4, 1, 1, 16

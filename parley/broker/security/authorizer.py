@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.broker.config.plugins import plugin
@@ -22,6 +21,7 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.principal import Principal, parse_super_users
 from parley.broker.security.resources import ResourceType
 from parley.broker.security.session import ClientSession
+from parley.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from parley.broker.config import BrokerConfig

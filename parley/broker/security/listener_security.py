@@ -7,7 +7,7 @@ settings with which they were accepted. An unusable change leaves the current se
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from parley.broker.config import BrokerConfig, ConfigError, Problem
 from parley.broker.config.broker_keys import LISTENER_PREFIX
@@ -20,6 +20,7 @@ from parley.broker.security.sasl.plugins import maker
 from parley.broker.security.session import ClientSession
 from parley.broker.security.tls.server import ServerTls, check_replacement, server_tls
 from parley.configuration.file_changes import fingerprint_of
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.jaas import BadJaas, LoginModule, single_login_module
 
 _LOGIN_KEYS = ("sasl.", "principal.builder.", "connections.max.reauth.ms", "connection.failed.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from parley.light_dataclasses import dataclass
 
 USER = "User"
 """The kind of every principal that comes from a login or a certificate."""

@@ -9,12 +9,12 @@ check a right that is not declared here. An API that is neither in the table nor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parley.broker.security.principal import ANONYMOUS, Principal
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ rest of the work for a partition, so ``CurrentShareSettings`` caches them until 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.config.broker_config import BrokerConfig
@@ -16,6 +15,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
 from parley.broker.replication.partition import Isolation
 from parley.broker.share.share_partition import Limits
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

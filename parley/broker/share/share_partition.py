@@ -15,7 +15,6 @@ Rules of this module, which does no I/O (docs/groups.md, "How a share partition 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from parley.broker.coordinators.share_state.batches import append_batch
@@ -23,6 +22,7 @@ from parley.broker.coordinators.share_state.persister import ShareState, StateBa
 from parley.broker.share.acknowledgements import ACCEPT, RELEASE, RENEW, AcknowledgementBatch
 from parley.broker.share.record_states import ACQUIRED, ARCHIVED, AVAILABLE, RecordEvent, RecordState, after
 from parley.broker.share.spans import Outcome, Span, Spans
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 THROTTLED_DELIVERIES_MIN: Final = 2

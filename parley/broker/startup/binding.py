@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from parley.broker.metadata.types import Endpoint
 from parley.broker.startup.environment import Environment
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

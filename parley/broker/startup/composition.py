@@ -6,8 +6,6 @@ defines this order. The parts that request handlers use are subscribed after the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.transactional.markers import TransactionMarkers
 from parley.broker.api.transactional.verifications import Verifications
@@ -58,6 +56,7 @@ from parley.broker.startup.replication import Replication, make_replication
 from parley.broker.startup.store import Joined
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
+from parley.light_dataclasses import dataclass
 from parley.storage.compaction.log_cleaner import LogCleaner
 from parley.storage.damage.scrubber import Scrubber
 from parley.storage.log_manager import LogManager

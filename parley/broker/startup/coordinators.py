@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from parley.broker.api.transactional.markers import TransactionMarkers
@@ -31,6 +30,7 @@ from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.foundation import Foundation
 from parley.broker.startup.store import Joined
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from parley.protocol.sentinels import NO_EPOCH

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from random import Random
 
 from parley.broker.config import BrokerConfig
@@ -15,6 +14,7 @@ from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import Clock
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from parley.broker.config import BrokerConfig, log_config
@@ -28,6 +28,7 @@ from parley.broker.security.inter_broker_security import InterBrokerSecurity
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
+from parley.light_dataclasses import dataclass
 from parley.storage.log_config import LogConfig
 
 

@@ -7,7 +7,6 @@ groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 from parley.broker.coordinators.groups.group import Group
@@ -18,6 +17,7 @@ from parley.broker.coordinators.share_state.share_partition import SharePartitio
 from parley.broker.metrics.catalogue.coordinators import GroupMemberMetrics
 from parley.broker.metrics.registry import Labeled
 from parley.broker.replication.partition import Partition
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 

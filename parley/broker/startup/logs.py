@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from parley.broker.config import log_config
@@ -13,6 +12,7 @@ from parley.broker.metrics.flush_times import FlushTimes
 from parley.broker.metrics.health import Health
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.store import Joined, remember_in
+from parley.light_dataclasses import dataclass
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 from parley.storage.log_maintenance import MaintenanceIntervals

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parley.broker.config import BrokerConfig, TopicConfig
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.delegation_tokens import remove_expired_periodically
@@ -26,6 +24,7 @@ from parley.broker.startup.environment import Environment
 from parley.broker.startup.foundation import Foundation
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -85,6 +84,7 @@ from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
+from parley.light_dataclasses import dataclass
 from parley.storage.compaction.log_cleaner import LogCleaner
 from parley.storage.damage.scrubber import Scrubber
 from parley.storage.log_manager import LogManager

@@ -3,7 +3,6 @@ compaction."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from parley.broker.config import BrokerConfig
@@ -19,6 +18,7 @@ from parley.broker.startup.environment import Environment
 from parley.broker.startup.foundation import Foundation
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.membership import Membership
+from parley.light_dataclasses import dataclass
 from parley.storage.compaction.cleaner_worker import ProcessWorker, ThreadWorker
 from parley.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from parley.storage.damage.scrubber import Scrubber, ScrubSettings

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.observation import Observed, watch
 from parley.broker.startup.routes import routes
+from parley.light_dataclasses import dataclass
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest
 from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 
 from parley.broker.membership.identity import Identity, identify, read_identities
@@ -17,6 +16,7 @@ from parley.consensus.errors import EmptyStore, WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import backend_factory, configured_url
 from parley.consensus.store_move.store_lookup import find_store
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 from typing import Final
@@ -27,6 +26,7 @@ from parley.consensus.errors import BadConfig, CoordinationError
 from parley.consensus.registry import BackendFactory
 from parley.consensus.store_move.migration import Expected, Migration, Step, abandon_left_over
 from parley.consensus.store_move.store_record import read_record
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 _log = logging.getLogger(__name__)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from parley.consensus.errors import BadConfig
 from parley.consensus.keys import check_key
 from parley.consensus.urls import parse_servers, split_url
+from parley.light_dataclasses import dataclass
 
 DEFAULT_PREFIX = "parley"
 DEFAULT_PORT = 8500

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +24,7 @@ from parley.consensus.errors import (
     Unauthorized,
     Unavailable,
 )
+from parley.light_dataclasses import dataclass
 
 CALLS_MAX = 32
 """The maximum number of a client's connections for calls. Together with those for blocking queries (watch.py), they

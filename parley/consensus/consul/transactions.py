@@ -10,7 +10,6 @@ import base64
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from parley.consensus.backend import (
@@ -28,6 +27,7 @@ from parley.consensus.backend import (
 )
 from parley.consensus.consul.key_layout import KeyLayout
 from parley.consensus.errors import CoordinationError, SessionLost, Unauthorized, Unavailable, WrongStore
+from parley.light_dataclasses import dataclass
 
 OPS_MAX = 64
 """The maximum number of operations that Consul allows in a transaction. Consul 1.14 and later allow 128."""

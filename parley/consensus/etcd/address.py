@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from parley.consensus.errors import BadConfig
 from parley.consensus.keys import check_key
 from parley.consensus.urls import parse_servers, split_url
+from parley.light_dataclasses import dataclass
 
 DEFAULT_PORT = 2379
 DEFAULT_PREFIX = "/parley"

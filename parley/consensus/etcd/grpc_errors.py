@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import grpc
@@ -14,6 +13,7 @@ from parley.consensus.errors import (
     Unauthorized,
     Unsupported,
 )
+from parley.light_dataclasses import dataclass
 
 
 class Compacted(Exception):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from parley.consensus.etcd import etcd_pb2 as pb
+from parley.light_dataclasses import dataclass
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)

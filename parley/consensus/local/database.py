@@ -11,7 +11,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +53,7 @@ from parley.consensus.local.sql import (
 from parley.consensus.local.stopped_lock_holder import resume_stopped_lock_holder
 from parley.consensus.store_identity import require_identity, wrong_store
 from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.light_dataclasses import dataclass
 
 _log = logging.getLogger(__name__)
 

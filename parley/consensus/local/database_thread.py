@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from parley.consensus.errors import Closed, CoordinationError, Unavailable, WrongStore
 from parley.consensus.local.database import Database, News
+from parley.light_dataclasses import dataclass
 
 _T = TypeVar("_T")
 _BATCH_MAX = 256

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from parley.consensus.backend import Entry, Revision
 from parley.consensus.errors import AlreadyExists, Conflict, LeadershipLost
@@ -22,6 +21,7 @@ from parley.consensus.keys import segment
 from parley.consensus.recipes.held_key import HeldKey, KeyHolder
 from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import unwrap
+from parley.light_dataclasses import dataclass
 
 FOLDER = "elections/"
 

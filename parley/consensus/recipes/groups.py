@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 
 from parley.consensus.backend import Entry, Revision
 from parley.consensus.errors import AlreadyExists, Conflict
@@ -17,6 +16,7 @@ from parley.consensus.keys import segment, text_of
 from parley.consensus.recipes.held_key import HeldKey, KeyHolder
 from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import unwrap
+from parley.light_dataclasses import dataclass
 
 FOLDER = "groups/"
 INCARNATIONS = "incarnations/"

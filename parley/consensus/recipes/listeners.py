@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 
 from parley.consensus.backend import Backend, Changed, Entry, Event, Removed, Snapshot
 from parley.consensus.recipes.settled_write import unwrap
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

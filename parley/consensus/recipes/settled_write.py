@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from parley.consensus.backend import Backend, Check, Delete, Entry, Op, Put, Revision, TxnResult
 from parley.consensus.errors import BadConfig, MaybeApplied, PreconditionFailed, Retriable, Unavailable
+from parley.light_dataclasses import dataclass
 
 _FORMAT = b"1"
 _NONCES_MAX = 16

@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import Enum
 from typing import NamedTuple
 
 from parley.consensus.backend import ABSENT, At, Backend, Check, Delete, Entry, Op, Put, Revision
 from parley.consensus.errors import BadConfig, IllegalStep, PreconditionFailed
 from parley.consensus.recipes.settled_write import Writer, unwrap
+from parley.light_dataclasses import dataclass
 
 RECORD_FOLDER = "charge/"
 RECORD_KEY = f"{RECORD_FOLDER}state"

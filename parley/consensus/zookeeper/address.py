@@ -7,7 +7,7 @@ passed as separate options (``key_password``, ``ca_password``), but never in the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -18,6 +18,7 @@ from parley.consensus.urls import parse_servers
 from parley.consensus.zookeeper.configured_address import DEFAULT_PORT
 from parley.consensus.zookeeper.connection import Endpoint, Keystores
 from parley.consensus.zookeeper.multi_requests import Acl
+from parley.light_dataclasses import dataclass
 
 ROOT = "parley"
 _ROOT_BYTES_MAX = 200

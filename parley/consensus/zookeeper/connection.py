@@ -14,7 +14,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -26,6 +26,7 @@ from kazoo.retry import KazooRetry
 
 from parley.configuration.key_stores import Identity, pem_file
 from parley.consensus.errors import Permanent, Unauthorized, Unavailable
+from parley.light_dataclasses import dataclass
 
 READ_FRACTION = 2 / 3
 """The fraction of the session timeout after which a silent server is abandoned, as in every client of ZooKeeper."""

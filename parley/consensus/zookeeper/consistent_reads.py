@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kazoo.exceptions import NoAuthError, UnimplementedError
@@ -19,6 +19,7 @@ from parley.consensus.errors import Unauthorized, Unavailable, Unsupported, Wron
 from parley.consensus.zookeeper.connection import Connection, ResponseLost
 from parley.consensus.zookeeper.key_layout import KeyLayout, decode, decode_changes, entries_made, key_of
 from parley.consensus.zookeeper.multi_requests import NO_AUTH, NO_NODE, Children, Data, Failed, MultiRead, Stat
+from parley.light_dataclasses import dataclass
 
 _REPLY_BYTES = 1 << 20
 _KEYS_MIN, _KEYS_MAX = 16, 1000

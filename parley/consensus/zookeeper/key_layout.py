@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from parley.light_dataclasses import dataclass
 
 FORMAT = b"1"
 BUCKETS = 256

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
+
+from parley.light_dataclasses import dataclass
 
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")

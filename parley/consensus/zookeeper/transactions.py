@@ -7,7 +7,7 @@ deletion also writes the key's bucket, and a check compares the versions of both
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kazoo.exceptions import NoAuthError
 
@@ -31,6 +31,7 @@ from parley.consensus.zookeeper.multi_requests import (
     Stat,
     WriteOp,
 )
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

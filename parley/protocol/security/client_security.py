@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from parley.configuration.tls import tls_settings
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.jaas import LoginModule, single_login_module
 from parley.protocol.security.logins import BearerLogin, Login, PlainLogin, ScramLogin
 from parley.protocol.security.scram import HASHES

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 __all__ = ["BadJaas", "LoginModule", "parse_jaas", "parse_jaas_file", "single_login_module"]
 

@@ -15,10 +15,10 @@ import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 
 from parley.configuration.extras import how_to_install
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.jaas import LoginModule
 from parley.protocol.security.logins import Exchange, LoginRefused
 

@@ -13,9 +13,10 @@ import binascii
 import hmac
 import secrets
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.security import scram
 
 __all__ = ["BearerLogin", "BearerToken", "Exchange", "Login", "LoginRefused", "PlainLogin", "ScramLogin", "TokenSource"]

@@ -13,13 +13,14 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.logins import BearerToken, LoginRefused
 
 __all__ = ["ClientCredentials", "FileTokens", "FreshTokens", "UnsecuredTokens", "expiry_of"]

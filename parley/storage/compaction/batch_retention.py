@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.control_batch import ControlMarker, ControlType
 from parley.storage.last_batches import LastBatches

@@ -20,11 +20,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Final, Protocol
 
+from parley.light_dataclasses import dataclass
 from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, compact
 
 NICE: Final = 10

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import payload
 from parley.protocol.records.batch_header import COMPRESSION_MASK, HEADER_SIZE, BatchHeader

@@ -12,9 +12,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+from parley.light_dataclasses import dataclass
 from parley.storage.log_config import NEVER, LogConfig
 from parley.storage.segment import Segment
 

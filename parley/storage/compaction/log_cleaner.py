@@ -19,11 +19,12 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Protocol
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.topic_partition import TopicPartition
 from parley.storage.compaction.cleaner_worker import Worker, WorkerEnded, WorkerNotStarted

@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
 from typing import Self
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, SourceSegment

@@ -7,7 +7,8 @@ CORRUPT_MESSAGE; everything after it stays readable. docs/storage.md, "Damage", 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

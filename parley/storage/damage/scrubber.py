@@ -17,9 +17,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import KafkaError
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory

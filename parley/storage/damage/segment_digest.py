@@ -26,12 +26,12 @@ import sys
 from array import array
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.records.batch_header import ATTRIBUTES_AT, BatchHeader, Buffer
 from parley.storage.checkpoints import sync_file
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from parley.broker.runtime.steps import Steps
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 from parley.protocol.schema import Response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter
@@ -14,6 +13,7 @@ from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.messages.offsets import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from parley.broker.api.fetch.sessions import FetchSessions
@@ -19,6 +18,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
 from parley.broker.security.authorization import Authorization
+from parley.light_dataclasses import dataclass
 
 
 class FetchQuotas(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from parley.broker.api.fetch.parts import FetchQuotas
@@ -20,6 +19,7 @@ from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.broker.share.share_partitions import SharePartitions
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 

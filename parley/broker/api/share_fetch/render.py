@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from parley.broker.api.share_fetch.acknowledging import Acknowledging
@@ -11,6 +11,7 @@ from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.share.share_partition import Acquired
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareFetchResponse
 from parley.protocol.uuids import UUID

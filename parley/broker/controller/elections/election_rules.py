@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from parley.broker.metadata.image import MetadataImage
+from parley.light_dataclasses import dataclass
 
 
 class RecoveryStrategy(StrEnum):

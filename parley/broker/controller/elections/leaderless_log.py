@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER
+from parley.light_dataclasses import dataclass
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.decision import Decision
@@ -24,6 +23,7 @@ from parley.broker.controller.elections.leader_choice import recovered
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

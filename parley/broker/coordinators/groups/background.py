@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Set
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,6 +23,7 @@ from parley.broker.coordinators.groups.streams.group_change import in_steps as s
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 _log = logging.getLogger(__name__)

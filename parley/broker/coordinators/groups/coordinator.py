@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Final, TypeVar
@@ -51,6 +50,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metrics.catalogue.coordinators import GroupOffsetMetrics
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from parley.protocol.messages.groups import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from parley.broker.coordinators.groups.classic.membership import GroupState, Membership
@@ -10,6 +10,7 @@ from parley.broker.coordinators.groups.committed_offsets import CommittedOffset,
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareGroupState
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsGroupState
+from parley.light_dataclasses import dataclass
 from parley.protocol.messages.stored import GroupMetadataValue
 from parley.protocol.topic_partition import TopicPartition
 

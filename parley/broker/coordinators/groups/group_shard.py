@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from parley.broker.config import BrokerConfig
@@ -43,6 +43,7 @@ from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.coordinators.shard import size_in_batch
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.records.batch_header import HEADER_SIZE
 from parley.protocol.uuids import UUID

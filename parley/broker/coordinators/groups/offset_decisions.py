@@ -7,7 +7,6 @@ the commit takes effect or is dropped. Until then, a reader may require a stable
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
@@ -24,6 +23,7 @@ from parley.broker.coordinators.groups.offset_expiry import CONSUMER_PROTOCOL, e
 from parley.broker.coordinators.groups.share import share_records
 from parley.broker.coordinators.groups.streams import commits as streams_commits
 from parley.broker.coordinators.groups.streams import streams_records
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.topic_partition import TopicPartition
 

@@ -24,9 +24,9 @@ leader. A higher *leader epoch* fences earlier leaders of the partition. Each me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 UNINITIALIZED_OFFSET: Final = -1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from parley.broker.coordinators.internal_topic import partition_of
@@ -27,6 +26,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import SHARE_STATE_TOPIC
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,

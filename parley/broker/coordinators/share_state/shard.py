@@ -7,7 +7,7 @@ a long time are periodically stored again, so that older records can be deleted 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, ProducerIdentity, Timer
@@ -15,6 +15,7 @@ from parley.broker.coordinators.share_state.batches import combined
 from parley.broker.coordinators.share_state.records import SNAPSHOT, read_key, read_snapshot, read_update
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.broker.metadata.image import MetadataImage
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.sentinels import NO_OFFSET
 

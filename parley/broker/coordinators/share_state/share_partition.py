@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from parley.broker.coordinators.share_state.persister import StateBatch
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 

@@ -3,11 +3,10 @@ KIP-1152)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import Transaction, TransactionState
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 

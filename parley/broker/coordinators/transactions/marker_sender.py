@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Final, Protocol
 
@@ -25,6 +25,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.runtime.first_step import at_once
 from parley.broker.runtime.tasks import TaskSet
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from parley.protocol.topic_partition import TopicPartition

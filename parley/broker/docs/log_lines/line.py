@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 NOTHING: Final = "Nothing."
 DEFECT: Final = "A defect in Parley: please report it with the traceback."

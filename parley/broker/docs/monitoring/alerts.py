@@ -7,8 +7,9 @@ labels ``cluster`` and ``instance``, so that one Prometheus can monitor several 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 DOCS: Final = "docs/"
 """The location of the runbooks in the repository."""

@@ -7,8 +7,9 @@ Grafana's: at least four scrapes. Panels flow from left to right in rows of ``CO
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Final
+
+from parley.light_dataclasses import dataclass
 
 COLUMNS: Final = 3
 _GRID_WIDTH, _HEIGHT = 24, 8

@@ -6,12 +6,12 @@ Filters select bindings for DescribeAcls and DeleteAcls. They match like Kafka's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from parley.broker.security.acls.hosts import is_range, parse_range
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import CLUSTER_NAME, ResourceType
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 WILDCARD = "*"

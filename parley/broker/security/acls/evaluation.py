@@ -12,7 +12,7 @@ The rules are those of Kafka's authorizer:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 
 from parley.broker.security.acls.bindings import (
@@ -26,6 +26,7 @@ from parley.broker.security.acls.bindings import (
 from parley.broker.security.acls.hosts import Range, canonical_host, is_range, parse_address, parse_range
 from parley.broker.security.operations import Operation, bit_field
 from parley.broker.security.resources import ResourceType
+from parley.light_dataclasses import dataclass
 
 ANY_USER = "User:*"
 

@@ -7,9 +7,9 @@ broker knows.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 
 from parley.broker.security.principal import Principal
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

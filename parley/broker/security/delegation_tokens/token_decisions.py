@@ -7,12 +7,13 @@ renewal extends it beyond its maximum lifetime.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.principal import USER, Principal
 from parley.broker.security.session import ClientSession
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 TIME_MAX_MS: Final = 2**63 - 1

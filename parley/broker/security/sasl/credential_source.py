@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from parley.broker.security.principal import Principal
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.scram import ScramCredential
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Collection
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Final
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.scram import HASHES, ITERATIONS_MIN, ScramCredential
 
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"

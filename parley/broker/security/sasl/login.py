@@ -9,12 +9,13 @@ mechanism and principal. Any other request ends the connection, and so does a fa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
 from parley.broker.runtime.states import step
 from parley.broker.security.sasl.mechanism import Exchange, Identity, LoginRefused, Mechanism, Reply
 from parley.broker.security.session import ClientSession
+from parley.light_dataclasses import dataclass
 
 REAUTHENTICATION_MIN_S = 1.0
 """The minimum time, in seconds, between two re-authentications of a connection, as in Kafka."""

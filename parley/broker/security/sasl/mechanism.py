@@ -8,12 +8,13 @@ that offers the mechanism, and again when the configuration of the listener chan
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from parley.broker.config import BrokerConfig
 from parley.broker.security.principal import Principal
 from parley.broker.security.sasl.credential_source import CredentialSource
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

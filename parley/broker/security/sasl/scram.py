@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import secrets
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
 from functools import partial
 
 from parley.broker.security.principal import user
@@ -24,6 +23,7 @@ from parley.broker.security.sasl.mechanism import (
     MechanismSetup,
     Reply,
 )
+from parley.light_dataclasses import dataclass
 from parley.protocol.security.scram import (
     ITERATIONS_MIN,
     ScramCredential,

@@ -8,8 +8,9 @@ include almost all of Java's. In a replacement, ``$1`` is the first group, as in
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from parley.light_dataclasses import dataclass
 
 _RULE: Final = (
     r"(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?)"

@@ -10,7 +10,7 @@ import logging
 import math
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from parley.broker.security.principal import ANONYMOUS, Principal, user
 from parley.broker.security.tls.distinguished_name import subject_of
 from parley.broker.security.tls.principal_mapping import PrincipalMapping
 from parley.configuration.tls import TlsSettings, tls_settings
+from parley.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateRevocationList

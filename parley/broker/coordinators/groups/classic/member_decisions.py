@@ -7,7 +7,6 @@ KIP-394 and KIP-814.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision
@@ -15,6 +14,7 @@ from parley.broker.coordinators.groups.classic.membership import GroupMember, Gr
 from parley.broker.coordinators.groups.classic.rebalance import MembershipChange, session
 from parley.broker.coordinators.groups.classic.responses import join_error, join_response, sync_response
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
     HeartbeatRequest,

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from parley.broker.runtime.states import IllegalStep
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 

@@ -10,7 +10,7 @@ It changes only when records are applied (``GroupShard.replay``). Decisions retu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from parley.broker.coordinators.groups.consumer.member import (
     Owned,
     Progress,
 )
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 FIRST_EPOCH: Final = 1

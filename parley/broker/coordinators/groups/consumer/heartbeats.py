@@ -9,7 +9,7 @@ A heartbeat is decided in three steps, unless it changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from parley.broker.coordinators.decision import Decision
@@ -30,6 +30,7 @@ from parley.broker.coordinators.groups.consumer.sessions import rebalance_timer,
 from parley.broker.coordinators.groups.consumer.upgrading import Conversion, upgraded
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.network.dispatch import RequestContext
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from parley.protocol.uuids import UUID

@@ -10,12 +10,13 @@ A member's assignment approaches the target in steps, each acknowledged by a hea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final
 
 from parley.broker.coordinators.groups.classic.membership import Protocols
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 Assignment = Mapping[UUID, tuple[int, ...]]

@@ -11,7 +11,6 @@ A partition of a topic that the member no longer subscribes to is revoked immedi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
 
 from parley.broker.coordinators.groups.consumer.member import (
     NOTHING,
@@ -20,6 +19,7 @@ from parley.broker.coordinators.groups.consumer.member import (
     Owned,
     Progress,
 )
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 

@@ -8,7 +8,6 @@ subscribe to new ones, when topics were created or deleted, and periodically, bu
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,6 +18,7 @@ from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.regexes import compiled
 from parley.broker.network.dispatch import RequestContext
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 AGAIN_AFTER_MS: Final = 10_000

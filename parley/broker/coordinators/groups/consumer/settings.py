@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.group_config import GroupConfig
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ a rebalance must rejoin.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from parley.broker.coordinators.decision import KeyValue, Timer
@@ -27,6 +27,7 @@ from parley.broker.coordinators.groups.group import NO_MEMBERS, Group
 from parley.broker.coordinators.groups.group_records import group_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 

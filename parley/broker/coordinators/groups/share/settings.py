@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parley.broker.config import BrokerConfig
 from parley.broker.config.group_config import GroupConfig
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ A partition is assigned only after its state was *initialized* at the share coor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 Assignment = Mapping[UUID, frozenset[int]]

@@ -19,7 +19,6 @@ It gets a standby task only if the member's process does not have the task in an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from parley.broker.coordinators.groups.streams.streams_group import MemberState, Progress, StreamsMember, TaskOwners
 from parley.broker.coordinators.groups.streams.tasks import (
@@ -30,6 +29,7 @@ from parley.broker.coordinators.groups.streams.tasks import (
     TasksSince,
     still_has_any,
 )
+from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 

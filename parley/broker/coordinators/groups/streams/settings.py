@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -11,6 +10,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.group_config import GroupConfig
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
+from parley.light_dataclasses import dataclass
 
 STANDBY_REPLICAS: Final = "num.standby.replicas"
 

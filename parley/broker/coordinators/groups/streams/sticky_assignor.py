@@ -13,11 +13,12 @@ task: two copies in one process would be lost together. If there are too few pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from parley.broker.coordinators.groups.streams.tasks import TargetTasks, TaskId, grouped, ids_of
+from parley.light_dataclasses import dataclass
 
 
 class MemberSpec(NamedTuple):

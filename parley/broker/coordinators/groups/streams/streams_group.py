@@ -8,7 +8,7 @@ topology, the member that requested a shutdown, and whether the first assignment
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, IntEnum
 from typing import Final
 
@@ -23,6 +23,7 @@ from parley.broker.coordinators.groups.streams.tasks import (
     ids_of,
 )
 from parley.broker.coordinators.groups.streams.topology import Topology
+from parley.light_dataclasses import dataclass
 
 FIRST_EPOCH: Final = 1
 """The epoch of a group without records. In a heartbeat, epoch 0 means joining."""

@@ -8,8 +8,10 @@ state stores have *changelog topics*. The coordinator decides the partitions of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from parley.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

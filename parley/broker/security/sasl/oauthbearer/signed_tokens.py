@@ -8,7 +8,6 @@ issuer and one of the audiences that the configuration expects.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import jwt
@@ -16,6 +15,7 @@ import jwt
 from parley.broker.security.sasl.mechanism import MechanismSetup
 from parley.broker.security.sasl.oauthbearer.issuer_keys import IssuerKeys, issuer_keys
 from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken
+from parley.light_dataclasses import dataclass
 
 _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
     "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import Protocol
+
+from parley.light_dataclasses import dataclass
 
 
 class TokenRefused(Exception):

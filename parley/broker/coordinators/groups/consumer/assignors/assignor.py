@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from parley.broker.coordinators.groups.consumer.member import Assignment
+from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 __all__ = ["Assignment", "GroupSpec", "MemberSpec", "PartitionAssignor", "TopicSpec"]
