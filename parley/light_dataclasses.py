@@ -18,6 +18,9 @@ from typing import Any, Final, Literal, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 _MISSING: Final = dataclasses.MISSING
+_NO_FIELD: Final = ("ClassVar", "typing.ClassVar")
+"""How the types of class attributes that are no fields begin."""
+_COLLECTED: Final = ("__dataclass_fields__", "__match_args__")
 _Source = Callable[[type[Any]], tuple[str, dict[str, object]]]
 """Returns the source of a method, and the values of the names that the source uses."""
 
@@ -29,7 +32,9 @@ def dataclass(
     """Turn a class into a dataclass with slots. Methods that the class defines remain."""
 
     def made(written: type[T]) -> type[T]:
-        cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(written)
+        cls = _with_slots(written)
+        for name in _COLLECTED:
+            setattr(cls, name, _Collected(name, cls, written, kw_only=kw_only))
         own = cls.__dict__
         has_hash = own.get("__hash__") is not None
         has_eq = "__eq__" in own
@@ -54,6 +59,35 @@ def dataclass(
         return cls
 
     return made
+
+
+def _with_slots(written: type[T]) -> type[T]:
+    """Return the class again, with a slot for each field."""
+    namespace = dict(written.__dict__)
+    names = [name for name, type_ in written.__annotations__.items() if not str(type_).startswith(_NO_FIELD)]
+    inherited = {slot for base in written.__mro__[1:] for slot in vars(base).get("__slots__", ())}
+    for name in (*names, "__dict__", "__weakref__"):
+        namespace.pop(name, None)  # a default would hide the slot
+    namespace["__slots__"] = tuple(name for name in names if name not in inherited)
+    metaclass: Any = type(written)
+    cls: type[T] = metaclass(written.__name__, written.__bases__, namespace)
+    cls.__qualname__ = written.__qualname__
+    return cls
+
+
+class _Collected:
+    """Stands for an attribute that the standard library derives from the fields of a class, until it is read."""
+
+    __slots__ = ("_cls", "_kw_only", "_name", "_written")
+
+    def __init__(self, name: str, cls: type[Any], written: type[Any], *, kw_only: bool) -> None:
+        self._name, self._cls, self._written, self._kw_only = name, cls, written, kw_only
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        made = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=self._kw_only)(self._written)
+        for name in (*_COLLECTED, "__dataclass_params__"):
+            setattr(self._cls, name, vars(made)[name])
+        return vars(made)[self._name]
 
 
 def _generate_on_first_call(cls: type[Any], name: str, source: _Source) -> None:

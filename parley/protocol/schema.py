@@ -81,8 +81,10 @@ _MISSING: Final = object()
 _API_VERSIONS_KEY: Final = 18
 
 
-_ALL: Final = VersionRange("0+")
-_NONE: Final = VersionRange("none")
+_versions: Final = cache(VersionRange)
+"""The range that a text stands for. Thousands of fields share some sixty of them."""
+_ALL: Final = _versions("0+")
+_NONE: Final = _versions("none")
 
 
 class FieldType:
@@ -152,9 +154,9 @@ class Field:
         if flexible not in ("0+", "none"):
             raise TypeError("flexible= of a field is 'none' or left out")
         self.name = ""
-        self.versions = _ALL if versions == "0+" else VersionRange(versions)
+        self.versions = _versions(versions)
         self.tag = tag
-        self.tagged = VersionRange(tagged)
+        self.tagged = _versions(tagged)
         self.ignorable = ignorable
         self.compact = flexible != "none"
         self._declared_default = default
@@ -179,7 +181,7 @@ class Field:
         evaluated = eval(annotation, namespace) if isinstance(annotation, str) else annotation
         self.type, optional = _field_type(evaluated)
         if self._declared_nullable is not None:
-            self.nullable = VersionRange(self._declared_nullable)
+            self.nullable = _versions(self._declared_nullable)
             if not optional:
                 raise TypeError(f"field {self.name} is nullable, but its annotation does not include None")
         else:
@@ -430,8 +432,8 @@ class Message(Struct):
 
     def __init_subclass__(cls, *, versions: str = "none", flexible: str = "none", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.VERSIONS = VersionRange(versions)
-        cls.FLEXIBLE = VersionRange(flexible)
+        cls.VERSIONS = _versions(versions)
+        cls.FLEXIBLE = _versions(flexible)
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
