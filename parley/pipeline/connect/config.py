@@ -154,6 +154,12 @@ class ConfigDef:
 
     def __init__(self, keys: Iterable[ConfigKey] = ()) -> None:
         self.keys: dict[str, ConfigKey] = {one.name: one for one in keys}
+        self._group: str | None = None
+
+    def group(self, name: str) -> Self:
+        """Put the keys that are added from now on into a group."""
+        self._group = name
+        return self
 
     def define(
         self,
@@ -165,6 +171,7 @@ class ConfigDef:
         **more: Any,
     ) -> Self:
         """Add a key. ``more`` are further fields of ``ConfigKey``. Raises ConfigError if the key exists."""
+        more = {"group": self._group, **more}
         key = ConfigKey(name=name, type=type, default=default, importance=importance, doc=doc, **more)
         if name in self.keys:
             raise ConfigError(f"Configuration {name} is defined twice.")

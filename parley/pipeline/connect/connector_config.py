@@ -51,19 +51,20 @@ def _aliases(name: str, value: Any) -> None:
 
 _COMMON: Final = (
     ConfigDef()
-    .define("name", STRING, importance=HIGH, validator=printable, group="Common", display_name="Connector name")
+    .group("Common")
+    .define("name", STRING, importance=HIGH, validator=printable, display_name="Connector name")
     .doc("The connector's name.")
-    .define("connector.class", STRING, importance=HIGH, group="Common", display_name="Connector class")
+    .define("connector.class", STRING, importance=HIGH, display_name="Connector class")
     .doc("The connector's class: its full name, its simple name, or its simple name without the ending Connector.")
-    .define("tasks.max", INT, 1, HIGH, validator=at_least(1), group="Common", display_name="Tasks max")
+    .define("tasks.max", INT, 1, HIGH, validator=at_least(1), display_name="Tasks max")
     .doc("The largest number of tasks of this connector.")
-    .define("tasks.max.enforce", BOOLEAN, True, LOW, group="Common", display_name="Enforce tasks max")
+    .define("tasks.max.enforce", BOOLEAN, True, LOW, display_name="Enforce tasks max")
     .doc("Whether a connector fails if it generates more than tasks.max tasks.")
-    .define("key.converter", CLASS, None, LOW, group="Common", display_name="Key converter class")
+    .define("key.converter", CLASS, None, LOW, display_name="Key converter class")
     .doc("The converter of record keys. The default is the worker's.")
-    .define("value.converter", CLASS, None, LOW, group="Common", display_name="Value converter class")
+    .define("value.converter", CLASS, None, LOW, display_name="Value converter class")
     .doc("The converter of record values. The default is the worker's.")
-    .define("header.converter", CLASS, HEADER_CONVERTER, LOW, group="Common", display_name="Header converter class")
+    .define("header.converter", CLASS, HEADER_CONVERTER, LOW, display_name="Header converter class")
     .doc("The converter of header values. The default is the worker's.")
     .define(
         "config.action.reload",
@@ -71,22 +72,18 @@ _COMMON: Final = (
         "restart",
         LOW,
         validator=one_of("none", "restart"),
-        group="Common",
         display_name="Reload Action",
     )
     .doc("What happens when a value from a configuration provider changes.")
-    .define("transforms", LIST, [], LOW, validator=_aliases, group="Transforms", display_name="Transforms")
+    .group("Transforms")
+    .define("transforms", LIST, [], LOW, validator=_aliases, display_name="Transforms")
     .doc("Aliases of the transforms, in the order in which they are applied to records.")
-    .define("predicates", LIST, [], LOW, validator=_aliases, group="Predicates", display_name="Predicates")
+    .group("Predicates")
+    .define("predicates", LIST, [], LOW, validator=_aliases, display_name="Predicates")
     .doc("Aliases of the predicates that transforms use.")
+    .group("Error Handling")
     .define(
-        "errors.retry.timeout",
-        LONG,
-        0,
-        MEDIUM,
-        group="Error Handling",
-        validator=at_least(_ANY_DELAY),
-        display_name="Retry Timeout for Errors",
+        "errors.retry.timeout", LONG, 0, MEDIUM, validator=at_least(_ANY_DELAY), display_name="Retry Timeout for Errors"
     )
     .doc("How long a failed operation is retried, in ms. With 0 it is not retried, with -1 it is retried forever.")
     .define(
@@ -95,50 +92,32 @@ _COMMON: Final = (
         60_000,
         MEDIUM,
         validator=at_least(1),
-        group="Error Handling",
         display_name="Maximum Delay Between Retries for Errors",
     )
     .doc("The longest pause between two attempts, in ms.")
-    .define(
-        "errors.tolerance",
-        STRING,
-        "none",
-        MEDIUM,
-        group="Error Handling",
-        validator=one_of("none", "all"),
-        display_name="Error Tolerance",
-    )
+    .define("errors.tolerance", STRING, "none", MEDIUM, validator=one_of("none", "all"), display_name="Error Tolerance")
     .doc("Whether a record that cannot be converted or transformed fails the task (none) or is skipped (all).")
-    .define("errors.log.enable", BOOLEAN, False, MEDIUM, group="Error Handling", display_name="Log Errors")
+    .define("errors.log.enable", BOOLEAN, False, MEDIUM, display_name="Log Errors")
     .doc("Whether each failed record is logged.")
-    .define(
-        "errors.log.include.messages", BOOLEAN, False, MEDIUM, group="Error Handling", display_name="Log Error Details"
-    )
+    .define("errors.log.include.messages", BOOLEAN, False, MEDIUM, display_name="Log Error Details")
     .doc("Whether the log line contains the topic, partition, offset and timestamp of the record.")
 )
 
 SOURCE: Final = _COMMON + (
     ConfigDef()
-    .define(
-        "topic.creation.groups",
-        LIST,
-        [],
-        LOW,
-        validator=_aliases,
-        group="Topic Creation",
-        display_name="Topic Creation Groups",
-    )
+    .group("Topic Creation")
+    .define("topic.creation.groups", LIST, [], LOW, validator=_aliases, display_name="Topic Creation Groups")
     .doc("Aliases of groups of topics that are created with their own settings.")
-    .define("topic.creation.default.replication.factor", SHORT, None, LOW, group="Topic Creation")
+    .define("topic.creation.default.replication.factor", SHORT, None, LOW)
     .doc("The replication factor of topics created for this connector; -1 means the broker's default.")
-    .define("topic.creation.default.partitions", INT, None, LOW, group="Topic Creation")
+    .define("topic.creation.default.partitions", INT, None, LOW)
     .doc("The partitions of topics created for this connector; -1 means the broker's default.")
+    .group("Exactly Once Support")
     .define(
         "exactly.once.support",
         STRING,
         "requested",
         MEDIUM,
-        group="Exactly Once Support",
         validator=one_of("required", "requested", ignore_case=True),
         display_name="Exactly once support",
     )
@@ -148,7 +127,6 @@ SOURCE: Final = _COMMON + (
         STRING,
         "poll",
         MEDIUM,
-        group="Exactly Once Support",
         validator=one_of("interval", "poll", "connector", ignore_case=True),
         display_name="Transaction Boundary",
     )
@@ -161,44 +139,30 @@ SOURCE: Final = _COMMON + (
         LONG,
         None,
         LOW,
-        group="Exactly Once Support",
         validator=lambda name, value: None if value is None else at_least(0)(name, value),
         display_name="Transaction boundary interval",
     )
     .doc("How long a transaction lasts with transaction.boundary=interval, in ms; else offset.flush.interval.ms.")
-    .define(
-        "offsets.storage.topic",
-        STRING,
-        None,
-        LOW,
-        group="offsets.topic",
-        validator=non_empty,
-        display_name="Offsets topic",
-    )
+    .group("offsets.topic")
+    .define("offsets.storage.topic", STRING, None, LOW, validator=non_empty, display_name="Offsets topic")
     .doc("The topic for this connector's offsets; without it, the worker's topic. Only distributed workers use it.")
 )
 
 SINK: Final = _COMMON + (
     ConfigDef()
-    .define("topics", LIST, [], HIGH, validator=distinct, group="Common", display_name="Topics")
+    .group("Common")
+    .define("topics", LIST, [], HIGH, validator=distinct, display_name="Topics")
     .doc("The topics to read.")
-    .define("topics.regex", STRING, "", HIGH, validator=java_regex, group="Common", display_name="Topics regex")
+    .define("topics.regex", STRING, "", HIGH, validator=java_regex, display_name="Topics regex")
     .doc("A regular expression that matches the whole names of the topics to read.")
-    .define(
-        "errors.deadletterqueue.topic.name",
-        STRING,
-        "",
-        MEDIUM,
-        group="Error Handling",
-        display_name="Dead Letter Queue Topic Name",
-    )
+    .group("Error Handling")
+    .define("errors.deadletterqueue.topic.name", STRING, "", MEDIUM, display_name="Dead Letter Queue Topic Name")
     .doc("The topic to which skipped records are written. If it is empty, they are not written anywhere.")
     .define(
         "errors.deadletterqueue.topic.replication.factor",
         SHORT,
         3,
         MEDIUM,
-        group="Error Handling",
         display_name="Dead Letter Queue Topic Replication Factor",
     )
     .doc("The replication factor with which that topic is created.")
@@ -207,7 +171,6 @@ SINK: Final = _COMMON + (
         BOOLEAN,
         False,
         MEDIUM,
-        group="Error Handling",
         display_name="Enable Error Context Headers",
     )
     .doc("Whether headers (__connect.errors.*) of such a record describe the error.")

@@ -34,21 +34,23 @@ _EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 CONFIG: Final = (
     ConfigDef()
-    .define("schemas.enable", BOOLEAN, True, HIGH, group="Schemas", display_name="Enable Schemas")
+    .group("Schemas")
+    .define("schemas.enable", BOOLEAN, True, HIGH, display_name="Enable Schemas")
     .doc("Include schemas within each of the serialized values and keys.")
-    .define("schemas.cache.size", INT, _SCHEMAS_MAX, HIGH, group="Schemas", display_name="Schema Cache Size")
+    .define("schemas.cache.size", INT, _SCHEMAS_MAX, HIGH, display_name="Schema Cache Size")
     .doc("The maximum number of schemas that can be cached in this converter instance.")
+    .group("Serialization")
     .define(
         "decimal.format",
         STRING,
         "BASE64",
         LOW,
         validator=one_of("BASE64", "NUMERIC", ignore_case=True),
-        group="Serialization",
         display_name="Decimal Format",
     )
     .doc("How decimals are written: BASE64 (the unscaled value's bytes) or NUMERIC (a number).")
-    .define("replace.null.with.default", BOOLEAN, True, LOW, group="Schemas", display_name="Replace null with default")
+    .group("Schemas")
+    .define("replace.null.with.default", BOOLEAN, True, LOW, display_name="Replace null with default")
     .doc("Whether a field that is null is written as its default (KIP-581).")
 )
 
