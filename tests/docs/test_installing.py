@@ -98,6 +98,12 @@ def _use_everything(installed: Installed, project: Path) -> None:
     assert done(str(installed.python.with_name("parley")), "version", cwd=project).startswith("parley 0.")
 
 
+def test_the_modules_are_compiled_by_one_target() -> None:
+    """Each installation of this folder compiles them again, in a minute. Other targets install requirements."""
+    recipes = (ROOT / "Makefile").read_text().splitlines()
+    assert len([line for line in recipes if "pip install" in line and " -e ." in line.replace("'", "")]) == 1
+
+
 def test_the_wheel_has_two_names_and_its_compiled_modules(distributions: Path, wheel: Installed) -> None:
     (file,) = distributions.glob("*.whl")
     names = zipfile.ZipFile(file).namelist()
