@@ -30,7 +30,7 @@ def extensions() -> list[Extension]:
     built: list[Extension] = mypycify(
         # In an isolated build nothing else is installed, so other imports of these modules are ignored.
         ["--config-file=", "--python-version=3.11", "--ignore-missing-imports", *COMPILED],
-        opt_level="3",
+        opt_level=os.environ.get("MYPYC_OPT_LEVEL", "3"),
         group_name="parley._compiled",
     )
     for extension in built:

@@ -51,6 +51,7 @@ def built() -> Path:
     """Return a folder like the one that ``make dist`` fills. The wheel is built from the source distribution.
 
     It is kept until a source file changes: building takes half a minute, and the tests with Spark use the same folder.
+    The C compiler does not optimize, which would take as long as everything else.
     """
     folder = ROOT / ".cache" / "dist" / _digest_of_sources()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,8 @@ def built() -> Path:
                 if old.is_dir():
                     shutil.rmtree(old)
             made = folder.with_suffix(".made")
-            done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(ROOT))
+            build = ("-m", "build", "--no-isolation", "--outdir", str(made), str(ROOT))
+            done(sys.executable, *build, MYPYC_OPT_LEVEL="0")
             made.rename(folder)
     return folder
 
