@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,10 +76,10 @@ def throttles(cluster: ClusterOfProcesses, topic: str) -> list[str]:
     found = []
     for entity in (("topics", topic), ("brokers", "1")):
         done = subprocess.run(
-            [
-                *(sys.executable, "-m", "parley", "configs", "--bootstrap-server", cluster.bootstrap_servers),
+            preloaded_command(
+                *("configs", "--bootstrap-server", cluster.bootstrap_servers),
                 *("--describe", "--entity-type", entity[0], "--entity-name", entity[1]),
-            ],
+            ),
             capture_output=True,
             text=True,
             timeout=60,

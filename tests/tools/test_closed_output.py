@@ -23,7 +23,6 @@ pytestmark = pytest.mark.system  # each case is a separate process
 NEEDS_NO_BROKER = {
     "": ("--help",),
     "version": ("version",),
-    "docs": ("docs", "--check"),
     "start": ("start", "--help"),
     "dump-log": ("dump-log", "--print-data-log", "--files", "{log}"),
 }
@@ -105,7 +104,7 @@ def ways(of_all: Sequence[str]) -> Iterator[object]:
     everything = list(itertools.product(["pipe", "closed", "shared"], ["", "1"]))
     for number, name in enumerate(of_all):
         for way, (output, unbuffered) in enumerate(everything):
-            in_test = (name in NEEDS_NO_BROKER and name != "docs") or way == number % len(everything)
+            in_test = name in NEEDS_NO_BROKER or way == number % len(everything)
             called = f"{name}-{'unbuffered' if unbuffered else 'buffered'}-{output}"
             yield pytest.param(name, unbuffered, output, id=called, marks=() if in_test else pytest.mark.soak)
 
@@ -116,12 +115,16 @@ def ways(of_all: Sequence[str]) -> Iterator[object]:
 )
 def test_without_a_broker(name: str, unbuffered: str, output: str, files: dict[str, Path]) -> None:
     words = NEEDS_NO_BROKER.get(name, (name, "--help"))
-    if name == "docs":
-        _, told = typed([*words], unbuffered, output)  # generated pages may be out of date in a working copy
-        assert "Traceback" not in told
-        assert "Exception ignored" not in told
-        return
     check(name, [word.format(**files) for word in words], unbuffered, output)
+
+
+@pytest.mark.soak  # seconds of generating pages; `docs --help` is above
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("output", ["pipe", "closed", "shared"])
+def test_the_check_of_the_pages(unbuffered: str, output: str) -> None:
+    _, told = typed(["docs", "--check"], unbuffered, output)  # generated pages may be out of date in a working copy
+    assert "Traceback" not in told
+    assert "Exception ignored" not in told
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from parley.storage.log_directory import LogDirectory
 from parley.storage.resource_exhaustion import MEMORY
 from parley.tools.cli import start
 from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED, CommandError
+from tests.support.preloaded import preloaded_command
 from tests.tools.conftest import Parley
 
 
@@ -76,16 +77,16 @@ def test_an_invalid_properties_file(tmp_path: Path) -> None:
         start.configuration(tmp_path / "bad", [])
 
 
-def command(folder: Path, *overrides: str) -> list[str]:
+def start_words(folder: Path, *overrides: str) -> list[str]:
     settings = (f"log.dirs={folder}", "listeners=PLAINTEXT://127.0.0.1:0", *overrides)
-    words = [word for setting in settings for word in ("--override", setting)]
-    return [sys.executable, "-m", "parley", "start", *words]
+    return ["start", *(word for setting in settings for word in ("--override", setting))]
 
 
 @contextmanager
 def started(folder: Path, *overrides: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Run a broker in its own process. Yields the process, and its output until it was ready."""
-    process = subprocess.Popen(command(folder, *overrides), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "parley", *start_words(folder, *overrides)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lines = []
     try:
@@ -156,7 +157,8 @@ def test_each_reason_for_not_starting_is_one_line(tmp_path: Path) -> None:
 
 
 def _fails(folder: Path, *overrides: str, reason: str, advice: str) -> None:
-    done = subprocess.run(command(folder, *overrides), capture_output=True, text=True, timeout=60, check=False)
+    command = preloaded_command(*start_words(folder, *overrides))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert "broker stopped" not in done.stderr, "it never ran"
