@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from reprlib import recursive_repr
+from threading import RLock
 from typing import Any, Final, Literal, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -21,6 +22,9 @@ _MISSING: Final = dataclasses.MISSING
 _NO_FIELD: Final = ("ClassVar", "typing.ClassVar")
 """How the types of class attributes that are no fields begin."""
 _COLLECTED: Final = ("__dataclass_fields__", "__match_args__")
+_collecting: Final = RLock()
+"""Held while the fields of a class, and of its bases, are collected: a second look at the same class would miss its
+defaults."""
 _Source = Callable[[type[Any]], tuple[str, dict[str, object]]]
 """Returns the source of a method, and the values of the names that the source uses."""
 
@@ -84,10 +88,12 @@ class _Collected:
         self._name, self._cls, self._written, self._kw_only = name, cls, written, kw_only
 
     def __get__(self, instance: object, owner: type[Any]) -> Any:
-        made = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=self._kw_only)(self._written)
-        for name in (*_COLLECTED, "__dataclass_params__"):
-            setattr(self._cls, name, vars(made)[name])
-        return vars(made)[self._name]
+        with _collecting:
+            if vars(self._cls)[self._name] is self:
+                made = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=self._kw_only)(self._written)
+                for name in ("__dataclass_params__", *_COLLECTED):
+                    setattr(self._cls, name, vars(made)[name])
+            return vars(self._cls)[self._name]
 
 
 def _generate_on_first_call(cls: type[Any], name: str, source: _Source) -> None:

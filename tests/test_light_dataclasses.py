@@ -5,6 +5,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from typing import Any
 
@@ -156,3 +160,35 @@ def test_objects_are_copied_and_pickled(value: object) -> None:
 def test_slots_hold_the_values() -> None:
     assert not hasattr(Light(1), "__dict__")
     assert set(Changing.__slots__) == {"a", "twice"}
+
+
+@pytest.fixture
+def impatient_threads() -> Iterator[None]:
+    """Let threads take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("impatient_threads")
+def test_threads_that_use_a_class_first_at_the_same_time_see_the_same_fields() -> None:
+    threads = 4
+    with ThreadPoolExecutor(threads) as executor:
+        for _ in range(50):
+
+            @dataclass(frozen=True, slots=True)
+            class New:
+                a: int = 1
+                b: list[int] = field(default_factory=list)
+                c: dict[int, int] = field(default_factory=dict, repr=False)
+
+            together = threading.Barrier(threads)
+
+            def use(cls: type[New], together: threading.Barrier) -> str:
+                together.wait()
+                return repr(cls())
+
+            for used in [executor.submit(use, New, together) for _ in range(threads)]:
+                assert used.result().endswith("New(a=1, b=[])")
+            assert not New().c
