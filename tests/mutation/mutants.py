@@ -48,6 +48,7 @@ EQUIVALENT = [
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
     (r"\.type is ResourceType\.TOPIC", "_Is_LtE", "no other resource with a configuration is below TOPIC"),
+    (r"LOG_END = 2 -> ", "Number", "only the numbers of the two levels in the protocol count"),
     (r"if new is not None and revision is not None", "AndWithOr", "a put has a revision, a deletion has none"),
 ]
 """Mutants that are the same program and do not count: a pattern for "line before -> line after", a part of the

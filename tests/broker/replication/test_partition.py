@@ -200,6 +200,12 @@ async def test_epochs_are_checked(bench: Bench) -> None:
         assert code_of(refused) == code
 
 
+async def test_a_large_epoch_is_compared_by_its_value(bench: Bench) -> None:
+    await bench.create("t")
+    bench.alter("t", leader_epoch=1000)
+    bench.partition("t").check_leader(int("1000"))
+
+
 async def test_a_stranger_is_no_follower(bench: Bench) -> None:
     await bench.create("t")
     with pytest.raises(KafkaError):
