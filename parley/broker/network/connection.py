@@ -355,13 +355,21 @@ class Connection(asyncio.BufferedProtocol):
             self._end(ended)
         elif self._state is not _OPEN:
             self._close_if_drained()
-        elif (
-            not frames
-            and not self._starved
-            and not self._sender.blocked
-            and (self._mute is None or self._reserved > 0)  # read only the rest of a large frame
-        ) is not self._reading:
+        elif self._should_read() is not self._reading:
             self._set_reading(not self._reading)
+
+    def _should_read(self) -> bool:
+        """Return True if the loop should read from the client.
+
+        While a single request waits only for its turn, reading stays as it is: most clients send nothing more before
+        they have the response, and to pause and resume takes two system calls.
+        """
+        if self._starved or self._sender.blocked:
+            return False
+        if self._mute is not None and not self._reserved:  # while throttled, read only the rest of a large frame
+            return False
+        frames = self._frames
+        return not frames or (self._waiting_for_turn and len(frames) == 1 and self._reading)
 
     def _may_begin(self, frame: memoryview, turn_ends: float) -> bool:
         if self._state is not _OPEN or self._sender.blocked:

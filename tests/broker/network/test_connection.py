@@ -164,6 +164,29 @@ async def test_a_commit_does_not_wait_for_the_requests_of_other_clients() -> Non
             await client.close()
 
 
+async def test_a_client_is_read_on_while_a_single_request_waits_for_its_turn() -> None:
+    """To pause and resume takes two system calls, and most clients send nothing before they have the response."""
+    clock = [0.0]
+
+    def slow(context: RequestContext, request: Any) -> Response:
+        clock[0] += ONLY_URGENT_S
+        return METADATA_ANSWER
+
+    async with serving({3: slow}, monotonic=lambda: clock[0]) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(2)]
+        await eventually(lambda: len(listener._connections) == 2)
+        first, second = listener._connections
+        received(first, METADATA, 1)
+        received(second, METADATA, 2)
+        assert second._reading
+        received(second, METADATA, 3)
+        assert not second._reading, "a client with two waiting requests sends no more of them into memory"
+        assert [(await clients[1].answer(type(METADATA), 1))[0] for _ in range(2)] == [2, 3]
+        assert second._reading
+        for client in clients:
+            await client.close()
+
+
 async def test_an_error_in_one_turn_does_not_hold_up_the_others() -> None:
     turns, begun, errors = Turns(), asyncio.Event(), []
 
