@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from parley.broker.api.delayed_produce import DelayedProduce, Waiting
 from parley.broker.api.leader_errors import (
     MOVED,
     MayBeSuperseded,
@@ -88,8 +89,6 @@ Ready = dict[int, Prepared | Exception]
 """id() of a partition's data -> its prepared records, or the error of the preparation."""
 Verified = dict[int, Verification]
 """id() of a partition's data -> the verification of its batch, which may begin a transaction."""
-Waiting = dict[Partition, tuple[int, _Outcome]]
-"""Partition -> the last offset that its replicas must reach, and the outcome to complete then."""
 
 
 class _Progress:
@@ -447,55 +446,9 @@ class ProduceApi:
             response.node_endpoints = endpoints_of(image, leaders, context.listener, ProduceResponse.NodeEndpoint)
 
 
-class DelayedProduce(Delayed[ProduceResponse]):
-    """Waits until the ISR of every partition has the appended records."""
-
-    def __init__(
-        self, response: ProduceResponse, waiting: Waiting, name_leaders: Callable[[ProduceResponse], None]
-    ) -> None:
-        super().__init__()
-        self._response = response
-        self._waiting = waiting
-        self._name_leaders = name_leaders
-
-    def check_all(self) -> None:
-        """Check every partition, because its replicas may have caught up before the purgatory watched it."""
-        for partition in tuple(self._waiting):
-            self.on_change(partition, 0)
-
-    def on_change(self, key: Hashable, amount: int) -> bool:
-        assert isinstance(key, Partition)
-        found = self._waiting.get(key)
-        if found is not None:
-            offset, outcome = found
-            code = key.is_acknowledged(offset)
-            if code is None:
-                return False  # later requests wait for later offsets
-            del self._waiting[key]
-            _settle(outcome, code)
-            if not self._waiting:
-                self._respond()
-        return True
-
-    def expired(self) -> None:
-        for _, outcome in self._waiting.values():
-            _settle(outcome, ErrorCode.REQUEST_TIMED_OUT)
-        self._respond()
-
-    def _respond(self) -> None:
-        self._name_leaders(self._response)
-        self.complete(self._response)
-
-
 async def _completed(response: _Pending) -> MaybeResponse | Delayed[ProduceResponse]:
     """Await a coroutine. Any other response is returned as it is: waiting for replicas needs no task."""
     return await response if asyncio.iscoroutine(response) else response
-
-
-def _settle(outcome: _Outcome, code: ErrorCode) -> None:
-    if code != ErrorCode.NONE:
-        outcome.error_code = code
-        outcome.base_offset = -1
 
 
 def _disconnect_on_error(response: ProduceResponse) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -34,7 +34,6 @@ from parley.broker.runtime.timed_steps import TimedSteps
 from parley.broker.security.principal import Principal
 from parley.broker.security.sasl.login import Login, LoginState
 from parley.broker.security.session import ClientSession
-from parley.light_dataclasses import dataclass
 from parley.protocol.codec import decode_from, encode, response_frame
 from parley.protocol.connection import RequestHeader, parse_request_header
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
@@ -177,16 +176,14 @@ UNLIMITED: Final = _Unlimited()
 class Disconnect(Exception):
     """The connection must be closed, usually without a response. The message is logged as the reason."""
 
-    response: Response | None = None
-    """Sent before the connection is closed."""
+    def __init__(self, reason: str, response: Response | None = None) -> None:
+        """``response`` is sent before the connection is closed."""
+        super().__init__(reason)
+        self.response = response
 
 
 class LoginFailed(Disconnect):
     """The connection must be closed because the client could not log in."""
-
-    def __init__(self, reason: str, response: Response | None = None) -> None:
-        super().__init__(reason)
-        self.response = response
 
 
 class SessionExpired(Disconnect):

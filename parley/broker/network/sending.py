@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from parley.protocol.schema import Buffer
 
 TURN_BYTES = 4 << 20
@@ -84,6 +86,7 @@ class FileSlice:
 Part = Buffer | FileSlice
 
 
+@mypyc_attr(native_class=False)
 class SliceLost(OSError):
     """The file ends before the slice does. The response cannot be completed, and the connection must be closed."""
 

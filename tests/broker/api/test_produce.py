@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 
@@ -30,6 +29,7 @@ from parley.protocol.uuids import UUID
 from parley.storage.log_config import LogConfig
 from parley.storage.resource_exhaustion import MEMORY
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context
+from tests.support.uuids import new_uuid
 
 Outcome = ProduceResponse.PartitionProduceResponse
 
@@ -177,7 +177,7 @@ async def test_a_wrong_number_of_acks(bench: ProduceBench) -> None:
 
 async def test_topics_by_id(bench: ProduceBench) -> None:
     topic_id = await bench.create("t")
-    good, bad = await bench.produce((topic_id, 0, batch()), (uuid4(), 0, batch()), version=13)
+    good, bad = await bench.produce((topic_id, 0, batch()), (new_uuid(), 0, batch()), version=13)
     assert (good.error_code, bad.error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -637,13 +637,13 @@ async def test_a_request_for_many_partitions_is_decompressed_in_a_thread(
 ) -> None:
     await bench.create("t", 5)
     in_thread: list[int] = []
-    prepare = bench.api._prepare
+    prepare = ProduceApi._prepare
 
-    def noted(context: Any, partition: Any, data: Any) -> Any:
+    def noted(api: ProduceApi, context: Any, partition: Any, data: Any) -> Any:
         in_thread.append(data.index)
-        return prepare(context, partition, data)
+        return prepare(api, context, partition, data)
 
-    monkeypatch.setattr(bench.api, "_prepare", noted)
+    monkeypatch.setattr(ProduceApi, "_prepare", noted)
     bench.monotonic = count(0, 0.006).__next__  # the request's time on the loop is over after one batch
     found = await bench.produce(*(("t", index, batch(9, compression=Compression.GZIP)) for index in range(5)))
     assert [o.error_code for o in found] == [0] * 5
@@ -660,13 +660,13 @@ async def test_messages_of_the_old_formats_are_converted_in_a_thread_unless_they
 ) -> None:
     await bench.create("t")
     in_thread: list[int] = []
-    prepare = bench.api._prepare
+    prepare = ProduceApi._prepare
 
-    def noted(context: Any, partition: Any, data: Any) -> Any:
+    def noted(api: ProduceApi, context: Any, partition: Any, data: Any) -> Any:
         in_thread.append(data.index)
-        return prepare(context, partition, data)
+        return prepare(api, context, partition, data)
 
-    monkeypatch.setattr(bench.api, "_prepare", noted)
+    monkeypatch.setattr(ProduceApi, "_prepare", noted)
     sent = legacy.build([Record(i, NOW_MS, None, b"v") for i in range(messages)], 1, compression=codec)
     (outcome,) = await bench.produce(("t", 0, sent), version=2)
     assert outcome.error_code == ErrorCode.NONE
