@@ -78,7 +78,11 @@ PACKAGE_METADATA = {"email", "importlib.metadata", "importlib.resources"}
     ("imports", "unneeded", "at_most"),
     [
         ("parley", {"asyncio", "dataclasses", "parley.protocol"} | NOTHING_OF_A_BROKER | PACKAGE_METADATA, 65),
-        ("parley.tools.cli.start, parley.broker.server, uvloop", PIPELINE | OF_OTHER_CONFIGURATIONS | TERMINAL, 830),
+        (
+            "parley.tools.cli.start, parley.broker.server, uvloop",
+            PIPELINE | OF_OTHER_CONFIGURATIONS | TERMINAL | PACKAGE_METADATA,
+            830,
+        ),
         (
             "parley.tools.cli.topics, parley.protocol.client",
             PIPELINE | OF_OTHER_CONFIGURATIONS | NOTHING_OF_A_BROKER | PACKAGE_METADATA | {"confluent_kafka", "rich"},

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
@@ -140,6 +139,8 @@ def pem_file(content: str) -> Iterator[str]:
     this user can read.
     """
     if not hasattr(os, "memfd_create"):
+        from tempfile import NamedTemporaryFile  # slow to import, and not needed on Linux
+
         with NamedTemporaryFile("w", prefix="parley-", encoding="ascii") as file:
             file.write(content)
             file.flush()

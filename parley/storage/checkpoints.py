@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from crc32c import crc32c
-
+from parley.protocol.records.crc32c import crc32c
 from parley.protocol.topic_partition import TopicPartition
 from parley.storage.resource_exhaustion import with_room
 

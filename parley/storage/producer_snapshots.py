@@ -18,8 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from parley.protocol.records.crc32c import crc32c
 from parley.storage.checkpoints import INT64_MAX, sync_directory
 
 _VERSION = 1

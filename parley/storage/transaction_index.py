@@ -18,9 +18,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from crc32c import crc32c
-
 from parley.light_dataclasses import dataclass
+from parley.protocol.records.crc32c import crc32c
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")

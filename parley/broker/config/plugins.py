@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from parley.broker.config.errors import ConfigError, Problem
@@ -30,6 +29,8 @@ def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
 
 
 def _class_named(name: str, group: str) -> Any:
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
     for entry_point in entry_points(group=group, name=name):
         return entry_point.load()
     module, _, cls = name.rpartition(".")

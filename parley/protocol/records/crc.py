@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 import zlib
 
-from crc32c import crc32c
-
 from parley.protocol.records.batch_header import (
     ATTRIBUTES_AT,
     CRC_AT,
@@ -20,6 +18,7 @@ from parley.protocol.records.batch_header import (
     BatchHeader,
     Buffer,
 )
+from parley.protocol.records.crc32c import crc32c
 from parley.protocol.records.errors import CorruptRecord
 
 

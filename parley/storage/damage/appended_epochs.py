@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from crc32c import crc32c
-
 from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader
+from parley.protocol.records.crc32c import crc32c
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import write_atomically
 from parley.storage.leader_epoch_cache import EpochStart, epoch_at

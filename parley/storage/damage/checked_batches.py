@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from parley.protocol.records.batch_header import (
     ATTRIBUTES_AT,
     HEADER_SIZE,
@@ -23,6 +21,7 @@ from parley.protocol.records.batch_header import (
     read_header,
 )
 from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.crc32c import crc32c
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.damage.damaged_ranges import DamagedBytes
 from parley.storage.index import MAX_RELATIVE_OFFSET

@@ -17,8 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple, Self
 
-from crc32c import crc32c
-
+from parley.protocol.records.crc32c import crc32c
 from parley.storage.checkpoints import INT64_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically
 from parley.storage.damage.damaged_ranges import DamagedBytes, joined
 from parley.storage.log_directory import FULL

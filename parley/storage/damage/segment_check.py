@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from parley.protocol.records.batch_header import (
     ATTRIBUTES_AT,
     HEADER_SIZE,
@@ -27,6 +25,7 @@ from parley.protocol.records.batch_header import (
     BatchHeader,
     Buffer,
 )
+from parley.protocol.records.crc32c import crc32c
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.damage import appended_epochs
 from parley.storage.damage.appended_epochs import AppendedEpochs

@@ -29,10 +29,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from crc32c import crc32c
-
 from parley.light_dataclasses import dataclass
 from parley.protocol.records.batch_header import ATTRIBUTES_AT, BatchHeader, Buffer
+from parley.protocol.records.crc32c import crc32c
 from parley.storage.checkpoints import sync_file
 
 BLOCK: Final = 64 << 10
