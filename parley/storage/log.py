@@ -220,9 +220,10 @@ class Log(ReadableLog):
     def _write(self, batches: Buffer, found: list[PlacedBatch], now_ms: int, append_time: int) -> AppendInfo:
         """Write batches with assigned offsets, in a new segment if they do not fit, and update the producers."""
         placed = [header for _, header in found]
-        last = placed[-1].last_offset
-        largest = max([header.max_timestamp for header in placed])
-        count = 0
+        last, largest, count = placed[-1].last_offset, placed[0].max_timestamp, 0
+        for header in placed:
+            if header.max_timestamp > largest:
+                largest = header.max_timestamp
         if self._closed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
         try:

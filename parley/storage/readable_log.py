@@ -167,7 +167,11 @@ class ReadableLog:
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
-        self._high_watermark = offset = max(self.log_start_offset, min(offset, self.log_end_offset))
+        if offset > self.log_end_offset:
+            offset = self.log_end_offset
+        if offset < self.log_start_offset:
+            offset = self.log_start_offset
+        self._high_watermark = offset
         if self.producers.first_unstable_offset is not None:
             with self._lock:
                 self.producers.on_high_watermark(offset)

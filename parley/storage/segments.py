@@ -70,8 +70,11 @@ class Segments:
         active = self.active
         if not active.has_room(size, last_offset, config):
             return False
-        jitter = self._jitter * min(config.segment_jitter_ms, config.roll_ms)
-        return not active.size or active.age_ms(latest_timestamp, now_ms) <= config.roll_ms - jitter
+        if not active.size:
+            return True
+        age, roll = active.age_ms(latest_timestamp, now_ms), config.roll_ms
+        jitter = config.segment_jitter_ms
+        return age <= roll - self._jitter * (jitter if jitter < roll else roll)
 
     def roll(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
         """Start a new segment at ``base_offset``, unless the active one starts there. Raises ``OSError``."""

@@ -337,8 +337,9 @@ class Partition:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """True if enough replicas are in sync for ``acks=-1``."""
-        return len(self.state.isr) >= self.min_in_sync
+        """True if enough replicas are in sync for ``acks=-1``: ``min_in_sync``, without computing it."""
+        state, in_sync = self.state, len(self.state.isr)
+        return in_sync >= self.log.config.min_insync_replicas or in_sync >= len(state.replicas)
 
     # --- Writing ---
 

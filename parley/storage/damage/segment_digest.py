@@ -159,7 +159,9 @@ class DigestBuilder:
         """Add whole batches that follow the previous ones."""
         view, at = memoryview(data), 0
         for header in headers:
-            self._fill_to((self.size + at) // BLOCK)
+            block = (self.size + at) // BLOCK
+            if len(self._checksums) < 2 * block:
+                self._fill_to(block)
             self._current = added(self._current, view[at : at + ATTRIBUTES_AT], header)
             at += header.size_bytes
         self.size += at
