@@ -43,6 +43,15 @@ class ReplicaReport:
         """True if the broker knows the state of its log; False if the log directory may be offline."""
         return self.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE)
 
+    def is_final(self, leader_epoch: int) -> bool:
+        """Return True if the log cannot change before the controller elects another leader. ``leader_epoch`` is the
+        epoch of the partition's state, which has no leader.
+
+        A broker that has not applied that state yet may still lead, and acknowledge records after its report, or may
+        still fetch. A broker that does not host the replica yet does neither.
+        """
+        return self.partition_epoch == NO_EPOCH or self.current_leader_epoch >= leader_epoch
+
     @property
     def is_intact(self) -> bool:
         """True if the log contains everything below the high watermark that the broker has persisted."""

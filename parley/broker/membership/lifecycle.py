@@ -268,7 +268,7 @@ class BrokerLifecycle:
                     "the coordination store was set back under this broker: opening it again",
                     extra={"reason": str(older)},
                 )
-                await self.store_move.open_again()
+                await self.store_move.open_again(self.outage.record_failure)
             except Lost as lost:
                 _log.warning("session with the coordination store lost", extra={"reason": str(lost)})
             except Retriable as error:

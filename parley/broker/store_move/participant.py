@@ -176,8 +176,9 @@ class StoreMoveParticipant:
         self._on(MoveEvent.STORE_FOUND)
         _log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
 
-    async def open_again(self) -> None:
-        """Open the store in charge again: it is the same store, but was set back. Retries until the store responds.
+    async def open_again(self, failed: Callable[[str], None]) -> None:
+        """Open the store in charge again: it is the same store, but was set back. Retries until the store responds, and
+        calls ``failed(reason)`` after each attempt in which it did not.
 
         Raises what ``Backend.open`` raises, for example WrongStore if there is another store now. Raises Moved if the
         restored store is not in charge.
@@ -190,7 +191,8 @@ class StoreMoveParticipant:
             try:
                 await self.store.open(expect_identity=old.identity)
                 return
-            except Retriable:
+            except Retriable as error:
+                failed(str(error))
                 await asyncio.sleep(RETRY_S)
 
     async def _try(self, move: str, other: StoreLocation, member: str, session: Session) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import parley.broker.store_move.driver as moving
+import parley.broker.store_move.participant as participant
 from parley import Cluster
 from parley.broker.controller import controller
 from parley.broker.membership.broker_state import BrokerState
@@ -29,6 +30,7 @@ from parley.consensus.backend import Backend, Check, Op, TxnResult
 from parley.consensus.errors import Moved, Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.store_move.migration import REPORTED_STEPS, Migration, Step
+from parley.consensus.store_move.store_in_charge import StoreInCharge
 from parley.consensus.store_move.store_record import READY_FOLDER
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -496,3 +498,35 @@ async def test_requests_wait_from_the_freeze_until_the_new_store_has_a_controlle
     participant.controller_elected(9)
     with pytest.raises(IllegalStep, match="CONTROLLER_ELECTED is not legal in the state SETTLED"):
         participant._on(MoveEvent.CONTROLLER_ELECTED)
+
+
+async def test_a_store_that_was_set_back_is_opened_again_and_each_failure_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a broker whose store does not come back would wait silently."""
+    monkeypatch.setattr(participant, "RETRY_S", 0.001)
+    store, told = MemoryStore(), list[str]()
+    opened = StoreInCharge(MemoryBackend(store), "memory://set-back")
+    await opened.open()
+    again = MemoryBackend(store)
+    attempts = iter([Unavailable("connection refused"), Unavailable("no route"), None])
+
+    async def open_store(*, expect_identity: str | None) -> None:
+        assert expect_identity == opened.identity
+        if (error := next(attempts)) is not None:
+            raise error
+        await MemoryBackend.open(again, expect_identity=expect_identity)
+
+    async def at(url: str) -> Backend:
+        assert url == "memory://set-back"
+        return again
+
+    async def remember(identity: str) -> None:
+        raise AssertionError("it is the same store")
+
+    monkeypatch.setattr(again, "open", open_store)
+    participating = StoreMoveParticipant(opened, at, remember, Random(1))
+    await participating.open_again(told.append)
+    assert told == ["connection refused", "no route"]
+    assert participating.store.backend is again
+    await participating.store.close()

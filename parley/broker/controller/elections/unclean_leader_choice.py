@@ -4,6 +4,8 @@
   log contains all records of the other logs, except those that the last leader did not have.
 * ``Balanced`` waits until all replicas in ``last_known_elr`` have reported. If none of them is intact, it waits for all
   replicas. ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
+* A report counts only if it is final: a broker that does not know yet that the partition has no leader may still append
+  records, and acknowledge them.
 * A replica is intact if its log is undamaged and reaches the highest reported high watermark. If any replica in
   ``last_known_elr`` is intact, only an intact replica can win. No acknowledged record is lost if, in addition, all
   replicas in ``elr`` and ``last_known_elr`` have reported, and an intact one is on a machine that has not lost power.
@@ -111,6 +113,8 @@ class Recovery:
     partition: int
     choice: Choice
     reports: Mapping[int, ReplicaReport]
+    is_early: bool = False
+    """True if a report did not count, because it is not final: its broker will send another one soon."""
 
 
 def recover_leaders(
@@ -126,7 +130,7 @@ def recover_leaders(
     ``requested`` is True if an operator has requested the election. Other partitions have no outcome.
 
     ``reports`` contains the brokers' reports, by broker id. A report of a process that is no longer registered is
-    ignored.
+    ignored, and so is the report of a log that may still change.
     """
     present = {
         broker: report
@@ -146,10 +150,11 @@ def recover_leaders(
             continue
         topic_id = image.topics[topic].topic_id
         found = {b: present[b].replica(topic_id, index) for b in state.replicas if b in present}
-        after, choice = recover_leader(state, found, topic_rules, strategy)
+        final = {b: report for b, report in found.items() if report.is_final(state.leader_epoch)}
+        after, choice = recover_leader(state, final, topic_rules, strategy)
         if after is not state:
             changes.append(PartitionChanged(topic, index, after))
-        outcomes.append(Recovery(topic, index, choice, found))
+        outcomes.append(Recovery(topic, index, choice, final, is_early=len(final) < len(found)))
     return Decision(tuple(changes), outcomes)
 
 

@@ -4,8 +4,8 @@ KIP-966 calls it unclean recovery, but most recoveries are clean: the elected le
 
 If every replica in the ISR and the ELR of a partition may have lost records, the controller elects none of them right
 away. It requests reports of the logs from the live replicas, and elects a leader by the rule in
-``unclean_leader_choice.py``. It tries again when a broker registers, when the configuration changes, and after
-``RETRY_S`` if a broker does not respond.
+``unclean_leader_choice.py``. It tries again when a broker registers, when the configuration changes, after
+``RETRY_S`` if a broker does not respond, and after ``EARLY_S`` if a broker does not know yet that it no longer leads.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """The pause in seconds before the next request to a broker that has not responded."""
+EARLY_S = 0.05
+"""The pause in seconds before the next request to a broker that has not applied the newest metadata. It has been sent
+already."""
 PARTITIONS_MAX = 1000
 """The maximum number of partitions in one decision, so that the decisions behind it do not wait long."""
 
@@ -111,7 +114,7 @@ class UncleanRecovery:
         """Elect the leaders that can be elected now. Return the pause before the next attempt, or None if the next
         attempt waits for a change."""
         wanted, waits = self._recoverable()
-        is_incomplete = False
+        is_incomplete = is_early = False
         for begin in range(0, len(wanted), PARTITIONS_MAX):
             part = wanted[begin : begin + PARTITIONS_MAX]
             reports = await self._ask(part)
@@ -120,9 +123,12 @@ class UncleanRecovery:
             self.note(outcomes)
             for outcome in outcomes:
                 if outcome.choice.leader == NO_LEADER:
-                    waits[outcome.topic, outcome.partition] = Wait(outcome.choice.awaited)
+                    waits[outcome.topic, outcome.partition] = Wait(outcome.choice.awaited, is_ordinary=outcome.is_early)
+                    is_early = is_early or outcome.is_early
             is_incomplete = is_incomplete or None in reports.values()
         self._leaderless_log.note(waits)
+        if is_early:
+            return EARLY_S
         return RETRY_S if is_incomplete else None
 
     def _recoverable(self) -> tuple[list[TopicPartition], dict[TopicPartition, Wait]]:

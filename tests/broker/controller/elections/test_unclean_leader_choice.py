@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.broker.controller.broker_reports import MISSING, OFFLINE, BrokerReport, ReplicaReport
-from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
+from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy, RulesOf
 from parley.broker.controller.elections.unclean_leader_choice import (
     Choice,
+    Recovery,
     choose_leader,
     needs_recovery,
     recover_leaders,
@@ -132,6 +133,26 @@ def test_reports_of_dead_brokers_and_other_processes_do_not_count() -> None:
     assert outcome.choice == Choice(awaited=(3,))
     decision = recover_leaders(image, [(TOPIC, 0)], reported(1, 3), balanced)
     assert image.with_changes(decision.changes).partition(TOPIC, 0) == PartitionState((1, 2, 3), (1,), 1, 6, 8)
+
+
+@pytest.mark.parametrize("strategy", [balanced, aggressive])
+def test_the_report_of_a_broker_that_may_still_lead_does_not_count(strategy: RulesOf) -> None:
+    """Broker 1 leads under epoch 4 until it learns that the store was set back: it may acknowledge records that only
+    broker 2 has, while broker 3 catches up."""
+    told = replace(log(9), current_leader_epoch=5, partition_epoch=7)
+    leading = replace(log(9), current_leader_epoch=4, partition_epoch=6)
+    restarted = replace(log(9), current_leader_epoch=4)
+
+    def outcome(*reports: ReplicaReport) -> Recovery:
+        found = {i: BrokerReport(UUID(int=i), {(TOPIC_ID, 0): each}) for i, each in zip((1, 3), reports, strict=True)}
+        return recover_leaders(image_with(STATE), [(TOPIC, 0)], found, strategy).result[0]
+
+    assert outcome(leading, leading).choice.leader == NO_LEADER
+    early = outcome(leading, told)
+    assert early.is_early
+    assert early.choice == (Choice(awaited=(1,)) if strategy is balanced else Choice(3, is_unclean=True))
+    assert outcome(told, told) == Recovery(TOPIC, 0, Choice(1), {1: told, 3: told})
+    assert outcome(restarted, told) == Recovery(TOPIC, 0, Choice(1), {1: restarted, 3: told})
 
 
 def test_an_unclean_recovery_is_noted_in_the_state() -> None:

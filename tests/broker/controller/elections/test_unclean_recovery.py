@@ -123,6 +123,21 @@ async def test_a_broker_that_does_not_respond_is_asked_again(monkeypatch: pytest
     assert bench.leaders() == [3]
 
 
+async def test_a_broker_that_does_not_know_yet_that_it_no_longer_leads_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(image_with(STATE))
+    bench.logs = dict.fromkeys((1, 2, 3), replace(INTACT, current_leader_epoch=STATE.leader_epoch, partition_epoch=7))
+    bench.logs[3] = replace(INTACT, current_leader_epoch=STATE.leader_epoch - 1, partition_epoch=6)
+    async with running(bench):
+        await bench.until(lambda: len(bench.asked) >= 6)
+        assert bench.leaders() == [NO_LEADER]
+        bench.logs[3] = replace(bench.logs[1], log_end_offset=10)
+        await bench.until_led()
+    assert bench.leaders() == [3]
+    assert "start these brokers" not in caplog.text
+
+
 async def test_a_broker_whose_disk_is_offline_is_not_asked_again() -> None:
     bench = Bench(image_with(STATE))
     bench.logs = {1: INTACT, 2: INTACT, 3: OFFLINE}
