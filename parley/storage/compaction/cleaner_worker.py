@@ -256,8 +256,11 @@ def _serve(messages: BinaryIO, results: BinaryIO) -> None:
         os._exit(0)
 
     def send(message: object) -> None:
-        results.write(pickle.dumps(message))
-        results.flush()
+        try:
+            results.write(pickle.dumps(message))
+            results.flush()
+        except BrokenPipeError:  # the broker was killed, which the other thread may notice later
+            os._exit(0)
 
     def adopt(group: CompactedGroup) -> None:
         send(group)

@@ -389,6 +389,7 @@ class LogCleaner:
         except asyncio.CancelledError:
             self._stop(compaction)
             await asyncio.wait([work])
+            work.exception()  # it was stopped: asyncio must not log that as an error that was never retrieved
             raise
 
     def _compact_in_thread(

@@ -25,6 +25,7 @@ from parley.storage.compaction.cleaner_worker import (
     Worker,
     WorkerEnded,
     WorkerNotStarted,
+    _Job,
 )
 from parley.storage.compaction.compactor import CompactedGroup, CompactionResult, Uncleanable
 from parley.storage.compaction.segment_replacement import SegmentReplacement
@@ -164,6 +165,21 @@ def test_a_process_ends_when_the_broker_is_killed(log: Log) -> None:
                 assert select.select([watched], [], [], 60)[0], "the worker process outlives the broker"
             finally:
                 os.close(watched)
+
+
+@pytest.mark.slow
+def test_a_process_whose_broker_does_not_read_any_more_ends_silently(log: Log) -> None:
+    command = [sys.executable, "-c", "from parley.storage.compaction.cleaner_worker import main; main()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with begun(log) as compaction, subprocess.Popen(command, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        pickle.dump(_Job(compaction.request, UNLIMITED), process.stdin)
+        process.stdin.flush()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
 
 
 def test_a_thread_ends_at_the_next_read_or_write(log: Log) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -482,6 +484,8 @@ async def test_as_many_logs_are_compacted_at_a_time_as_there_are_threads(tmp_pat
 
 
 async def test_the_end_of_the_broker_stops_the_compaction(tmp_path: Path) -> None:
+    unretrieved: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unretrieved.append(context))
     async with bench(tmp_path) as made:
         made.workers.takes_long = True
         log = await made.dirty("topic")
@@ -490,6 +494,9 @@ async def test_the_end_of_the_broker_stops_the_compaction(tmp_path: Path) -> Non
         await made.tasks.close()
         assert [worker.is_closed for worker in made.workers.made] == [True]
         assert len(values_of(log)) == 20
+    del made
+    gc.collect()
+    assert unretrieved == []
 
 
 # The consequences of a failure
