@@ -23,7 +23,7 @@ from parley.broker.controller.decision import Decide
 from parley.broker.controller.decision_batch import DecisionBatch, DecisionRequest, decide_batch, decided_together
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.published_steps import in_steps
-from parley.broker.controller.stored_metadata import PREFIXES, TERMS, Writes, read_image, writes_for
+from parley.broker.controller.stored_metadata import PREFIXES, TERMS, UnreadableMetadata, Writes, read_image, writes_for
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.changes import Change, ControllerElected, Delta, PartitionChanged
 from parley.broker.metadata.current import Metadata
@@ -63,6 +63,8 @@ QUEUE_MAX = 10_000
 BATCH_MAX = 500
 """The maximum number of decisions that are committed together."""
 RETRY_SECONDS = 0.1
+UNREADABLE_S = 1.0
+"""The pause before a broker that cannot read the metadata campaigns again. Meanwhile another broker is elected."""
 RESIGN_MAX_S = 2.0
 """The maximum time for resigning the leadership, which otherwise ends with the session."""
 STORE_PATIENCE_S = 5.0
@@ -132,6 +134,7 @@ class Controller:
         self.metrics = ControllerMetrics()
         """Decisions of this broker as the controller, since it started."""
         self._store_failures = GrowingInterval(lambda: asyncio.get_running_loop().time())
+        self._unreadable = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
     @property
     def is_active(self) -> bool:
@@ -241,6 +244,13 @@ class Controller:
                 "the coordination store was set back under the controller: the next term begins with what it contains",
                 extra={"broker": self._broker_id, "reason": str(changed)},
             )
+        except UnreadableMetadata as error:
+            if self._unreadable.is_due():
+                _log.error(
+                    "the metadata in the coordination store cannot be read: this broker cannot be the controller",
+                    extra={"reason": str(error)},
+                )
+            await asyncio.sleep(UNREADABLE_S)
         except Retriable as error:
             self._log_store_failure("the coordination store does not respond", error)
             await asyncio.sleep(RETRY_SECONDS)
@@ -286,7 +296,13 @@ class Controller:
                 await asyncio.wait({campaign})
 
     async def _serve(self, leadership: Leadership, during_term: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        await self._become_controller(leadership)
+        try:
+            await self._become_controller(leadership)
+        except CoordinationError:
+            raise
+        except Exception:
+            await self._resign(leadership)  # perhaps another broker can read the metadata
+            raise
         companion = asyncio.ensure_future(during_term())
         lost = asyncio.ensure_future(leadership.lost.wait())
         get = asyncio.ensure_future(self._queue.get())
@@ -322,7 +338,10 @@ class Controller:
             _log.info("failed to release the controller leadership", extra={"reason": reason})
 
     async def _become_controller(self, leadership: Leadership) -> None:
-        """Load the image from the store, make it this broker's image, and open the publisher."""
+        """Load the image from the store, make it this broker's image, and open the publisher.
+
+        Raises UnreadableMetadata.
+        """
         self._enter(ControllerEvent.ELECTED)
         self._leadership = leadership
         try:

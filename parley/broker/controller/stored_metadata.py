@@ -157,8 +157,32 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
     return writes
 
 
+class UnreadableMetadata(ValueError):
+    """The store contains metadata that this version cannot read: it is damaged, or of a newer version."""
+
+
 def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
-    """Return the image that the store's entries describe. ``stored`` contains all keys below ``PREFIXES``."""
+    """Return the image that the store's entries describe. ``stored`` contains all keys below ``PREFIXES``.
+
+    Raises UnreadableMetadata.
+    """
+    try:
+        return _read_image(cluster_id, stored)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        damaged = [key for key, value in stored.items() if not key.startswith(SECRETS) and not _is_json(value)]
+        where = f" in {', '.join(damaged)}" if damaged else ""
+        raise UnreadableMetadata(f"{error if type(error) is ValueError else repr(error)}{where}") from error
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        json.loads(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
     brokers = {}
     for key, value in stored.items():
         if key.startswith(BROKERS):

@@ -343,13 +343,19 @@ class Database:
         self.sync()
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> Sequence[Any]:
-        return self._execute(sql, parameters, writing=False).fetchall()
+        return self._execute(sql, parameters, writing=False)[0]
 
     def _write(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        return self._execute(sql, parameters, writing=True).rowcount
+        return self._execute(sql, parameters, writing=True)[1]
 
-    def _execute(self, sql: str, parameters: Sequence[Any], *, writing: bool) -> sqlite3.Cursor:
-        return self._unlocked(lambda: self._connection.execute(sql, parameters), writing=writing)
+    def _execute(self, sql: str, parameters: Sequence[Any], *, writing: bool) -> tuple[Sequence[Any], int]:
+        """Run a statement to its end. Returns its rows, and the number of rows that it has changed."""
+
+        def run() -> tuple[Sequence[Any], int]:
+            cursor = self._connection.execute(sql, parameters)
+            return cursor.fetchall(), cursor.rowcount  # SQLite may find damage at any row, not only at the first one
+
+        return self._unlocked(run, writing=writing)
 
     def _unlocked(self, use: Callable[[], _T], *, writing: bool) -> _T:
         """Call ``use``, and repeat the call if another process has locked the database. Raises Unavailable if it

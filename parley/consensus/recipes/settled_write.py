@@ -41,12 +41,13 @@ def wrap(value: bytes, nonces: Nonces) -> bytes:
 
 
 def unwrap(entry: Entry) -> Unwrapped:
-    """Return the content of a stored value's envelope. Raises BadConfig if another program wrote the value."""
+    """Return the content of a stored value's envelope. Raises BadConfig if it is damaged, or another program's."""
     header, newline, value = entry.value.partition(b"\n")
     form, *nonces = header.split(b" ")
     if not newline or form != _FORMAT or len(header) > _HEADER_BYTES_MAX:
         raise BadConfig(
-            f"the value of {entry.key} is not in Parley's format; the address refers to the keys of another program"
+            f"the value of {entry.key} is not in Parley's format; it is damaged, or the address refers to the keys of "
+            "another program"
         )
     return Unwrapped(value, tuple(nonce.decode("ascii", "replace") for nonce in nonces))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from parley.broker.controller.decision import Decision
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch, decided_together
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.published_steps import PARTITIONS_PER_STEP
-from parley.broker.controller.stored_metadata import TERMS
+from parley.broker.controller.stored_metadata import REQUIRED, TERMS, TOPICS
 from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
@@ -41,6 +42,17 @@ from parley.protocol.uuids import UUID
 from tests.support.virtual_time import run
 
 STATE = PartitionState((1,), (1,), 1)
+
+
+class Lines(logging.Handler):
+    """Keeps the lines of a logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
 
 
 def topic(number: int, name: str = "t", partitions: int = 1) -> TopicImage:
@@ -379,3 +391,30 @@ async def test_a_duty_of_the_controller_waits_for_the_store() -> None:
         assert not duty.done()
         backend.reconnect()
         assert await duty == "1"
+
+
+@virtual
+async def test_a_broker_that_cannot_read_the_metadata_leaves_the_office_to_another() -> None:
+    """It may be too old for the metadata, while another broker is not. One log line says so, without a traceback."""
+    lines = Lines()
+    logging.getLogger("parley.broker.controller.controller").addHandler(lines)
+    async with MemoryBackend(MemoryStore()) as backend:
+        await KeyValue(backend).put(f"{REQUIRED}something-new", b"{}")
+        await KeyValue(backend).put(f"{TOPICS}t", b'{"partitions": 1')
+        elections = Elections(backend, await backend.open_session(60_000), Random(1))
+        metadata = Metadata(MetadataImage("c"))
+        controller = Controller(1, b"one", Random(1), metadata, MetadataPublisher(metadata, Purgatory()))
+        term = asyncio.ensure_future(controller.run(elections, asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(3)
+        other = Elections(backend, await backend.open_session(60_000), Random(2))
+        async with asyncio.timeout(3):
+            await other.campaign(ELECTION, b"two")
+        await asyncio.sleep(30)
+        assert not controller.is_active
+        term.cancel()
+        await asyncio.wait({term})
+    assert {record.getMessage() for record in lines.records} == {
+        "the metadata in the coordination store cannot be read: this broker cannot be the controller"
+    }
+    assert not any(record.exc_info for record in lines.records)
+    assert "in topics/t" in vars(lines.records[0])["reason"]

@@ -170,8 +170,8 @@ def test_a_process_ends_when_the_broker_is_killed(log: Log) -> None:
 @pytest.mark.slow
 def test_a_process_whose_broker_does_not_read_any_more_ends_silently(log: Log) -> None:
     command = [sys.executable, "-c", "from parley.storage.compaction.cleaner_worker import main; main()"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with begun(log) as compaction, subprocess.Popen(command, **pipes) as process:
+    pipe = subprocess.PIPE
+    with begun(log) as compaction, subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -118,6 +118,13 @@ _CONTROLLER: Final = Section(
             "Nothing, if it is rare. Otherwise check the store and the load of this broker.",
         ),
         Line(
+            "the metadata in the coordination store cannot be read: this broker cannot be the controller",
+            "A value in the store is damaged, or a newer version of Parley has written it: see the `reason`. Producing "
+            "and consuming continue, but the cluster cannot be changed.",
+            "Upgrade this broker if the `reason` says so. Otherwise restore the store from a backup "
+            "([details](coordination.md#a-store-that-was-set-back)).",
+        ),
+        Line(
             "the controller failed and resigns",
             "An unexpected error; another broker becomes the controller.",
             DEFECT,

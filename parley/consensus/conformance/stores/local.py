@@ -70,13 +70,13 @@ class LocalHarness(ProcessHarness):
 class _Faults:
     """The faults between a client and its file."""
 
-    execute: Callable[..., sqlite3.Cursor]
+    execute: Callable[..., tuple[Sequence[Any], int]]
     sync: Callable[[], None]
     cut: bool = False
     lose: bool | None = None
     _lost: bool = False
 
-    def faulty_execute(self, sql: str, parameters: Sequence[Any], *, writing: bool) -> sqlite3.Cursor:
+    def faulty_execute(self, sql: str, parameters: Sequence[Any], *, writing: bool) -> tuple[Sequence[Any], int]:
         if self.cut:
             raise Unavailable("cut off")
         if "INTO request" in sql and self.lose is not None:
