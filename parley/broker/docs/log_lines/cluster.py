@@ -119,8 +119,8 @@ _CONTROLLER: Final = Section(
         ),
         Line(
             "the metadata in the coordination store cannot be read: this broker cannot be the controller",
-            "A value in the store is damaged, or a newer version of Parley has written it: see the `reason`. Producing "
-            "and consuming continue, but the cluster cannot be changed.",
+            "A value in the store is damaged, or a newer version of Parley has written it: see the `reason`. Without a "
+            "controller, running brokers keep serving their clients, and brokers that start wait.",
             "Upgrade this broker if the `reason` says so. Otherwise restore the store from a backup "
             "([details](coordination.md#a-store-that-was-set-back)).",
         ),
