@@ -151,5 +151,5 @@ def test_a_registry_that_does_not_know_the_subject(
     with pytest.raises(Exception, match="Subject 'absent-value' not found"):
         typed.option("subscribe", "absent").load()
     SchemaRegistryClient({"url": registry}).register_schema("both-value", Schema('"string"', "AVRO"))
-    with pytest.raises(Exception, match="name the subject"):
+    with pytest.raises(Exception, match="set 'valueSubject' to the subject"):
         typed.option("subscribe", "a,b").load()
