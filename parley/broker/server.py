@@ -156,6 +156,7 @@ class BrokerServer:
         exporter, metrics = self.serving.exporter, self.environment.config.metrics_address
         if exporter is not None and metrics is not None:
             facts["metrics"] = f"{metrics[0]}:{exporter.port}"  # which may be any free port
+            exporter.prepare()
         _log.info("broker started", extra=facts)
 
     async def _start(self) -> None:

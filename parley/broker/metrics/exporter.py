@@ -20,13 +20,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
+from importlib import import_module
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
-
 from parley.broker.metrics.access import AccessRules, MetricsAccess
-from parley.broker.metrics.collector import BrokerCollector
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.http_messages import PLAIN_TEXT, HttpRequest, HttpResponse, Stage, error_page
 from parley.broker.metrics.http_server import LARGE_ANSWERS_MAX, HttpServer
@@ -84,7 +82,6 @@ class Exporter:
         self._health = health
         self._loop = loop
         self._clock = clock
-        self._process = (ProcessCollector(registry=None), PlatformCollector(registry=None))
         self._threads = ThreadPoolExecutor(LARGE_ANSWERS_MAX, "metrics-text")
         try:
             self._server = HttpServer(host, port, self._answer, tls=self._tls, handshake_failed=self._refused)
@@ -93,6 +90,10 @@ class Exporter:
             reason = f"cannot listen on {host}:{port} for metrics.listener: {error.strerror}"
             raise kind(error.errno, reason) from error
         self.port: int = self._server.port
+
+    def prepare(self) -> None:
+        """Import prometheus_client in a thread. Call this when the broker serves: the import would delay the start."""
+        self._threads.submit(import_module, "parley.broker.metrics.metrics_page")
 
     def close(self) -> None:
         """Stop serving. May be called in the event loop's thread, because it does not wait for the loop."""
@@ -151,7 +152,7 @@ class Exporter:
 
         try:
             found = await self._in_loop(snapshot)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._metrics_text, request, found)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _metrics_page, request, found)
         except LoopStuck as stuck:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, str(stuck))
         except (RuntimeError, MemoryError):  # no memory, or none for a thread
@@ -159,17 +160,6 @@ class Exporter:
         except Exception:
             _log.exception("the metrics could not be collected")
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "The metrics could not be collected: see the broker's log.")
-
-    def _metrics_text(self, request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
-        registry = CollectorRegistry()
-        registry.register(BrokerCollector(lambda: snapshot))
-        for collector in self._process:
-            registry.register(collector)
-        GCCollector(registry=registry)
-        head: list[Any] = []
-        body = b"".join(make_wsgi_app(registry)(request.environ(), lambda *given: head.extend(given)))
-        status, headers = head
-        return HttpResponse(status, body, headers)
 
     async def _answer_probe(self, path: str, has_facts: bool) -> HttpResponse:
         if path == LIVENESS:
@@ -236,6 +226,12 @@ class Exporter:
         finally:
             waiting.cancel()
         raise LoopStuck(f"the event loop has not responded within {LOOP_TIMEOUT_S:g} s")
+
+
+def _metrics_page(request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
+    from parley.broker.metrics.metrics_page import metrics_page  # imports prometheus_client, which is slow
+
+    return metrics_page(request, snapshot)
 
 
 def _text(status: HTTPStatus, line: str) -> HttpResponse:

@@ -199,7 +199,7 @@ async def _export_metrics(environment: Environment, parts: Parts) -> Exporter | 
     if address is None:
         return None
     from parley.broker.metrics.access import MetricsAccess
-    from parley.broker.metrics.exporter import Exporter  # imports prometheus_client, which is slow
+    from parley.broker.metrics.exporter import Exporter
 
     loop = asyncio.get_running_loop()
     access = await loop.run_in_executor(environment.threads.upkeep, MetricsAccess, parts.config)
