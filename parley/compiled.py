@@ -49,9 +49,9 @@ def _is_stale(module: str, digest: str) -> bool:
 
 
 class _FromSource:
-    """A finder for ``sys.meta_path`` that imports the sources of modules, although they have a compiled form.
+    """A finder for ``sys.meta_path`` that imports modules from their sources even if they have a compiled form.
 
-    It has no base class, because ``importlib.abc`` imports much that the rest of a broker does not need.
+    It has no base class, because ``importlib.abc`` imports many modules that a broker does not need otherwise.
     """
 
     def __init__(self, modules: Collection[str]) -> None:
@@ -67,7 +67,7 @@ class _FromSource:
 
 
 def install_guard() -> None:
-    """Let all modules run from their sources if one of them is stale. Called once, by ``parley/protocol/__init__.py``.
+    """Make all modules run from their sources if one of them is stale. Called once, by ``parley/protocol/__init__.py``.
 
     Compiled modules call each other without Python's imports, so a stale module must not run beside them.
     """

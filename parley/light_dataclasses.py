@@ -1,12 +1,12 @@
-"""``dataclass``: as ``dataclasses.dataclass(slots=True)``, but each method is generated when it is first called.
+"""``dataclass``: like ``dataclasses.dataclass(slots=True)``, but each method is generated when it is first called.
 
-A broker defines some 265 dataclasses while it starts. The standard library compiles up to six methods for each, which
+A broker defines about 265 dataclasses while it starts. The standard library compiles up to six methods for each, which
 took 38 % of the instructions of a start. A start uses few of these methods. A constructor of a frozen class also takes
 less time: it stores values through the slots' descriptors, and does not look up each name in ``object.__setattr__``.
 
 The standard library still collects the fields, so ``replace``, ``fields``, ``asdict`` and pattern matching work. Two
-differences remain: ``inspect.signature`` sees the constructor after its first call only, and a frozen object refuses
-the attributes of its subclasses, too.
+differences remain: ``inspect.signature`` sees the constructor only after its first call, and no attribute of a frozen
+object can be set, not even one that a subclass without the decorator defines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Final, Literal, TypeVar, dataclass_transform
 T = TypeVar("T")
 _MISSING: Final = dataclasses.MISSING
 _NO_FIELD: Final = ("ClassVar", "typing.ClassVar")
-"""How the types of class attributes that are no fields begin."""
+"""The prefixes of the type annotations of class attributes that are not fields."""
 _COLLECTED: Final = ("__dataclass_fields__", "__match_args__")
 _collecting: Final = RLock()
-"""Held while the fields of a class, and of its bases, are collected: a second look at the same class would miss its
-defaults."""
+"""Held while the fields of a class and its bases are collected. Collecting the fields of a class removes its defaults,
+so it must happen only once."""
 _Source = Callable[[type[Any]], tuple[str, dict[str, object]]]
 """Returns the source of a method, and the values of the names that the source uses."""
 
@@ -66,7 +66,7 @@ def dataclass(
 
 
 def _with_slots(written: type[T]) -> type[T]:
-    """Return the class again, with a slot for each field."""
+    """Return a copy of the class that has a slot for each field."""
     namespace = dict(written.__dict__)
     names = [name for name, type_ in written.__annotations__.items() if not str(type_).startswith(_NO_FIELD)]
     inherited = {slot for base in written.__mro__[1:] for slot in vars(base).get("__slots__", ())}
@@ -80,7 +80,8 @@ def _with_slots(written: type[T]) -> type[T]:
 
 
 class _Collected:
-    """Stands for an attribute that the standard library derives from the fields of a class, until it is read."""
+    """A placeholder for an attribute that the standard library derives from the fields of a class. Replaced when it is
+    read."""
 
     __slots__ = ("_cls", "_kw_only", "_name", "_written")
 

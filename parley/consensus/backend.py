@@ -86,7 +86,7 @@ STALE = Read.STALE
 
 
 class Revision:
-    """Identifies the write that an entry comes from. Revisions have no order; do not store them.
+    """Identifies the write that created an entry. Revisions have no order; do not store them.
 
     For backends: ``token`` is any hashable value that distinguishes one write of a key from every other write of it.
     """

@@ -277,7 +277,7 @@ class _EncoderWriter:
 
 
 def _is_error_text(declared: Field) -> bool:
-    """Return True if the field explains an error or a status to people."""
+    """Return True if the field contains a human-readable error or status message."""
     return declared.type.kind == "str" and declared.name.endswith(("error_message", "status_detail"))
 
 

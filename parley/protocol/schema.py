@@ -82,7 +82,7 @@ _API_VERSIONS_KEY: Final = 18
 
 
 _versions: Final = cache(VersionRange)
-"""The range that a text stands for. Thousands of fields share some sixty of them."""
+"""Returns the range that a string such as "3+" describes. Cached: thousands of fields share about sixty ranges."""
 _ALL: Final = _versions("0+")
 _NONE: Final = _versions("none")
 

@@ -1,4 +1,4 @@
-"""How a partition is named."""
+"""The type that identifies a partition."""
 
 from __future__ import annotations
 

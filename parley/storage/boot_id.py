@@ -23,7 +23,7 @@ BOOT_FILE = ".boot-id"
 """A file in each log directory: the id of the boot during which a broker last recovered the directory."""
 POWER_CUT_FILE = ".power-cut"
 """A file in a log directory that lists the logs that may lack records, because the machine restarted without a clean
-shutdown. It has the format of a checkpoint. If it is empty or malformed, it stands for all logs."""
+shutdown. It has the format of a checkpoint. An empty or malformed file means that any log may lack records."""
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ def note_boot(directory: Path) -> None:
 
 
 def cut_by_power(directory: Path, present: Collection[TopicPartition]) -> set[TopicPartition]:
-    """Return those of the ``present`` logs that may lack records, according to ``note_power_cut``. Raises
-    ``OSError``."""
+    """Return the logs among ``present`` that may lack records, according to ``note_power_cut``. Raises ``OSError``."""
     path = directory / POWER_CUT_FILE
     if not path.exists():
         return set()

@@ -36,7 +36,8 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 """The offset up to which each log was last compacted."""
 
 CHECKSUM = ":crc32c:"
-"""The topic in the line with the checksum. Even if one byte is altered, it is not a valid topic name."""
+"""The word in place of the topic name in the checksum line. It is not a valid topic name, even if one byte is
+altered."""
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
@@ -155,8 +156,8 @@ class OffsetCheckpoint:
     """A file of ``topic partition offset`` lines in one log directory, such as ``RECOVERY_POINTS``.
 
     The last line contains the CRC-32C of the lines with offsets, twice, so that an altered checksum can be
-    distinguished from altered offsets. For Apache Kafka, it is the offset of a partition that does not exist: Kafka
-    ignores the line, and does not write one.
+    distinguished from altered offsets. To Apache Kafka, the line looks like the offset of a nonexistent partition, so
+    Kafka ignores it. Kafka's own files have no such line.
     """
 
     def __init__(self, path: Path) -> None:

@@ -82,7 +82,7 @@ def common_epoch(markers: Sequence[CleanShutdown | None]) -> int:
 
 
 class DirectoryCloser:
-    """Closes all logs of one directory, in as many threads as call ``work``."""
+    """Closes all logs of one directory. Any number of threads may call ``work`` to share the logs among them."""
 
     def __init__(self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]) -> None:
         self.directory = directory

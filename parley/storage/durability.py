@@ -90,7 +90,7 @@ class Durability:
 
     @contextmanager
     def renaming(self) -> Iterator[None]:
-        """Mark the block as one that renames files of segments that readers can see."""
+        """Context manager for a block that renames files of segments that readers can see."""
         self.removals += 1
         self._changes += 1
         self._is_renaming = True

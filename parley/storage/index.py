@@ -3,7 +3,7 @@
 Rules (docs/storage.md has them all):
 
 1. The index of the active segment is preallocated, and trimmed to its entries when the segment is sealed.
-2. An index is a hint: its entries are checked against the batches they lead to, and an invalid file is rebuilt.
+2. An index is a hint: its entries are checked against the batches that they point to, and an invalid file is rebuilt.
 3. Blocks are allocated before they are written through the map, so a full disk raises ``OSError`` instead of SIGBUS.
 4. One thread appends and truncates; any thread may look up. A map is dropped, never closed, so a lookup in progress
    can still use the old map.

@@ -186,8 +186,8 @@ class Log(ReadableLog):
             return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
 
     def _recalls(self, error: KafkaError, header: BatchHeader) -> bool:
-        """Read more of the rejected batch's producer from the log, if its state is incomplete. Returns True if it was,
-        so that the caller repeats the check."""
+        """If the state of the rejected batch's producer is incomplete, read the producer's last batches from the log.
+        Returns True if it was incomplete, so that the caller repeats the check."""
         if error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.producers.lacks_batches(header):
             return False
         with self._disk():

@@ -228,7 +228,7 @@ class LogManager:
                 self._locations.add(partition, log, loader.directory, is_current=not twins)
 
     def _adopt_missing(self, loader: DirectoryLoader) -> None:
-        """Create empty logs for those whose directories have disappeared, unless another directory may contain them.
+        """Create an empty log for each log whose directory has disappeared, unless another directory may contain it.
 
         The report to the controller then includes the missing records, even before the broker hosts the partitions, and
         the checkpoint of high watermarks keeps the high watermarks until the logs are settled.
@@ -257,8 +257,8 @@ class LogManager:
         """Record the directory of each log without files. If the broker is killed before this, it forgets these logs,
         and the controller must assume that their records are lost.
 
-        With a single directory, the record is cheaper, because it is not synced: after a crash of the machine, the
-        directory of a log is still clear. A directory that fails meanwhile goes offline.
+        With a single directory, the record is cheaper, because it is not synced: after a crash of the machine, a log
+        can only be in that directory. A directory that fails meanwhile goes offline.
         """
         created, self._created = self._created, []
         for directory in self.online():

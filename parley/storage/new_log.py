@@ -3,7 +3,7 @@
 Most partitions are rarely used, and a topic may have thousands. A new log therefore has no files, and keeps only its
 names, its configuration and the epoch of its leader in memory. ``NewLog`` itself implements the operations whose
 results are clear for an empty log. All others need the parts of a log (segments, producers, epochs, locks): the first
-use of a part creates all parts and turns the object into a plain ``Log``, without a new object.
+use of a part creates all parts and turns the object itself into a plain ``Log``.
 
 Rules:
 

@@ -1,8 +1,7 @@
 """``partition.metadata``: the topic id (KIP-516) and the partition that a partition's directory belongs to.
 
-The id distinguishes a topic from an earlier, deleted topic of the same name. The line with the partition is an addition
-of Parley's, which Apache Kafka ignores: nothing else in a log shows that the directories of two partitions of a topic
-were exchanged.
+The id distinguishes a topic from an earlier, deleted topic of the same name. Parley adds the line with the partition,
+which Apache Kafka ignores: nothing else in a log shows that the directories of two partitions of a topic were swapped.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def write_partition_metadata(partition_directory: Path, topic_id: UUID, partitio
 def rewrite_partition_metadata(files: Mapping[Path, tuple[UUID, int]]) -> None:
     """Replace the ``partition.metadata`` file in each of these directories, with the given topic id and partition.
 
-    One sync covers all new files before they replace the old ones: to sync thousands of files one by one would take
+    One sync covers all new files before they replace the old ones: syncing thousands of files one by one would take
     minutes. A crash leaves the old or the new file in each directory. Raises ``OSError``.
     """
     for directory, (topic_id, partition) in files.items():

@@ -110,7 +110,7 @@ class Producer:
             self.next_sequence = 0
 
     def first_append_of(self, header: BatchHeader) -> Duplicate | None:
-        """Return the first append of a batch that was sent again; None if it is none of the last batches."""
+        """Return the first append of a batch that was sent again; None if it is not one of the last batches."""
         first = header.base_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == advance(first, header.last_offset_delta):

@@ -36,7 +36,7 @@ PRODUCERS_MAX = 100_000
 """The maximum number of producers that one log keeps (40 MB), so that a client that makes up producer ids cannot
 exhaust the memory."""
 REMEMBERED_MS = 900_000
-"""The minimum time (ms) after its last write for which a producer is kept, even if a new producer needs its room. A
+"""The minimum time (ms) that a producer is kept after its last write, even if a new producer needs its place. A
 producer retries for ``delivery.timeout.ms``, 2 minutes by default, and its retry must not be appended again."""
 OPEN_TRANSACTIONS_MAX = 20_000
 """The maximum number of transactions that clients may have open in one log. The producers of open transactions are not

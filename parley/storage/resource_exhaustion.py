@@ -65,8 +65,8 @@ class Reserve(ABC):
 
     @abstractmethod
     def refill(self) -> bool:
-        """Acquire what is missing of the reserve. Returns False, and acquires nothing, if too little of the resource
-        would remain free."""
+        """Acquire what the reserve lacks. Returns False, and acquires nothing, if too little of the resource would
+        remain free."""
 
     def call_when_short(self, relieve: Callable[[], object]) -> None:
         """Register a function that closes what can be opened again. It is called at every shortage, in any thread."""

@@ -115,7 +115,7 @@ class TransactionIndex:
         return found, False
 
     def entries(self) -> list[AbortedTransaction]:
-        """Return all entries. Reads the file. Raises like ``find``."""
+        """Return all entries. Reads the file. Raises the same errors as ``find``."""
         return list(self._entries(0))
 
     def rewrite(self, entries: Sequence[AbortedTransaction]) -> None:

@@ -1,8 +1,8 @@
 """Rebuilds the transaction index of a segment from a scan of its batches.
 
-An index that a kill has left behind cannot be trusted: its segment may have no digest, and an altered entry hides
-committed records from consumers, or gives them aborted ones. The batches are the truth, except for damage: if a marker
-or the first batch of a transaction is damaged, only the index knows where transactions begin and end.
+After a kill, the index cannot be trusted: its segment may have no digest, and an altered entry hides committed records
+from consumers, or gives them aborted ones. The batches decide, unless they are damaged: if a marker or the first batch
+of a transaction is damaged, only the index knows where transactions begin and end.
 """
 
 from __future__ import annotations

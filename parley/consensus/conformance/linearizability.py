@@ -61,7 +61,7 @@ class Verdict:
     explained: int
     """The largest number of operations that could be placed."""
     stuck_at: tuple[Operation, ...] = ()
-    """The operations that could come next after these, judged only by their times; none of them fits the state."""
+    """The operations that could come next according to their times alone; none of them fits the state."""
 
 
 def judge(history: Sequence[Operation], start: State = frozenset()) -> Verdict:

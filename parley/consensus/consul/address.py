@@ -91,7 +91,7 @@ class Address:
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as before Python 3.13: a private authority may be simple
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # accept what Python before 3.13 accepted
             if self.cert_file is not None:
                 context.load_cert_chain(self.cert_file, self.key_file)
         except (OSError, ssl.SSLError) as error:

@@ -1,4 +1,5 @@
-"""The identity of a store in etcd: one key below the prefix, and a probe of what this server and this user permit."""
+"""The identity of a store in etcd: one key below the prefix, and a probe of what the server supports and the user may
+do."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _read_metric(address: Address, endpoint: str) -> int | str:
         context = None
         if address.tls:
             context = ssl.create_default_context(cafile=address.ca_file)
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as before Python 3.13: a private authority may be simple
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # accept what Python before 3.13 accepted
             if address.cert_file is not None:
                 context.load_cert_chain(address.cert_file, address.key_file)
         url = f"{'https' if address.tls else 'http'}://{endpoint}/metrics"

@@ -281,7 +281,7 @@ class Connection:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler, with certificates that are not in files that kazoo can read."""
+    """kazoo's handler, which can also use certificates from PKCS #12 files."""
 
     keystores = Keystores()
 

@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class ElectLeadersRequest(Request, key=43, versions="0-2", flexible="2+"):
-    """Have partitions elect a leader: the preferred replica, or any live one (KIP-183).
+    """Elect the leaders of partitions: the preferred replica, or any live one (KIP-183).
 
     Versions:
         1: election_type; before, only the preferred replica could be elected (KIP-460).

@@ -79,8 +79,8 @@ def _converted(
 
 
 def _bounded(found: Iterable[Record], overhead: int, max_bytes: int) -> Iterator[Record]:
-    """Yield the records. Raises DecompressedTooLarge before a record with which they exceed ``max_bytes`` as
-    messages."""
+    """Yield the records. Raises DecompressedTooLarge before the record whose message would exceed the total of
+    ``max_bytes``."""
     size = 0
     for record in found:
         size += overhead + len(record.key or b"") + len(record.value or b"")

@@ -1,6 +1,6 @@
 """The computations of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), shared by client and server.
 
-A server stores a ``ScramCredential``: with it, one can verify a password and pose as the server, but not log in as the
+A server stores a ``ScramCredential``: its holder can verify a password and pose as the server, but cannot log in as the
 user. Passwords and user names are used without SASLprep, as in Kafka.
 """
 

@@ -49,7 +49,7 @@ def expiry_of(token: str) -> float | None:
 
 
 class FreshTokens:
-    """Keeps a token until the fraction ``window`` of its lifetime is over. Fetches only one token at a time."""
+    """Keeps a token until a fraction of its lifetime, ``window``, has passed. Fetches only one token at a time."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 Rules:
 
 1. The records of an aborted transaction are removed. A marker may be removed once no batch of its transaction is left,
-   and ``delete.retention.ms`` has passed since a compaction first found it so (KIP-534), because a consumer may have
-   read the records earlier.
+   and ``delete.retention.ms`` has passed since a compaction first found no such batch (KIP-534), because a consumer may
+   have read the records before they were removed.
 2. The last batch of a producer stays, if necessary without its records, so that recovering the log restores the
    producer's last sequence. Earlier batches that would count as retries if they were sent again also stay, unless they
    are transactional. If the only batch of a producer's latest epoch is a marker, the marker stays: it fences older

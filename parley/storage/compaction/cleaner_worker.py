@@ -28,8 +28,8 @@ from parley.light_dataclasses import dataclass
 from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, compact
 
 NICE: Final = 10
-"""The niceness of the process: a tenth of the CPU time of a broker that competes for the same core. Linux derives the
-disk priority from it."""
+"""The niceness of the process. If the broker competes for the same core, the process gets a tenth of the broker's CPU
+time. Linux derives the disk priority from it."""
 OOM_SCORE: Final = 500
 """The number added to the score by which Linux chooses a process to kill when memory runs out
 (``/proc/*/oom_score_adj``, at most 1000)."""

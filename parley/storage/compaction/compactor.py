@@ -267,8 +267,8 @@ class _Compaction:
     # --- Copying ---
 
     def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> tuple[int, ...]:
-        """Write what is kept of a group of segments. Returns the base offsets of the new segments; an empty tuple if
-        the group is one segment and all of it is kept."""
+        """Write the batches of a group of segments that the compaction keeps. Returns the base offsets of the new
+        segments; an empty tuple if the group is one segment and all of it is kept."""
         request = self._request
         last = next((each for each in reversed(group) if each.size), None)
         config = LogConfig(

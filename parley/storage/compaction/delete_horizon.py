@@ -3,8 +3,8 @@
 Rules:
 
 1. The first compaction that keeps a tombstone and removes all earlier records of its key sets the horizon:
-   ``delete.retention.ms`` after the start of that compaction. For a marker, the first compaction after which no batch
-   needs the marker sets it.
+   ``delete.retention.ms`` after the start of that compaction. A marker gets its horizon from the first compaction after
+   which no batch needs the marker.
 2. The horizon replaces the base timestamp. The timestamps of the records are then relative to the horizon.
 3. An expired tombstone stays until the replicas that are catching up have fetched it.
 """

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirtiness:
-    """The parts of one log: clean below ``first_dirty_offset``, cleanable in [``first_dirty_offset``,
-    ``end_offset``)."""
+    """How much of a log is dirty. It is clean below ``first_dirty_offset``, and can be compacted up to
+    ``end_offset``."""
 
     first_dirty_offset: int
     end_offset: int

@@ -122,7 +122,7 @@ class LogOwner(Owner, Protocol):
 
     @property
     def failures(self) -> LogDirectoryFailures:
-        """Takes a directory offline whose disk has failed."""
+        """Takes a directory offline after its disk has failed."""
 
     @property
     def copies(self) -> LogCopies:
@@ -312,7 +312,7 @@ class LogCleaner:
             self._start_task(work, name=f"compaction of {log.topic}-{log.partition}")
 
     async def _measure(self) -> dict[Log, Dirtiness]:
-        """Return how dirty each log is that may be compacted now. Also updates ``max_dirty_ratio``.
+        """Return the dirtiness of each log that may be compacted now. Also updates ``max_dirty_ratio``.
 
         Only flushed segments can be compacted, and the next periodic flush may be a minute away. Therefore, logs that a
         flush would make due are flushed first, and the checkpoints of their directory are written.

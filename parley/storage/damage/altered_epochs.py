@@ -5,8 +5,8 @@ The epochs in a log never decrease, because a replica whose log contains a highe
 leads nor follows until the controller has raised the epoch. Rules:
 
 1. If an epoch is followed by a lower one, and ignoring one of these two batches puts the epochs in order, that batch
-   is altered. If ignoring either does, both count as altered. If the epochs decrease in any case, they are accepted:
-   Apache Kafka wrote such logs after ZooKeeper had lost its data.
+   is altered. If ignoring either does, both count as altered. If the epochs decrease whichever batch is ignored, they
+   are accepted: Apache Kafka wrote such logs after ZooKeeper had lost its data.
 2. An epoch far above all epochs that the broker knows is altered, and so is an epoch below -1.
 3. If ``appended_epochs`` covers a batch, only its verdict counts.
 4. Batches of formats 0 and 1, and batches with epoch -1, have no epoch. They are good, and do not count as neighbors.

@@ -131,8 +131,8 @@ class Mending:
         """Add the batches of the range that follow, starting at ``next_offset``. Returns the number of bytes added.
 
         Batches outside the range, and an incomplete batch at the end, are left out. Raises ``KafkaError``:
-        CORRUPT_MESSAGE (a wrong checksum, a gap, a batch that overlaps intact records, a leader epoch that does not fit
-        in), KAFKA_STORAGE_ERROR. After CORRUPT_MESSAGE, the caller may continue with the batches of another replica.
+        CORRUPT_MESSAGE (a wrong checksum, a gap, a batch that overlaps intact records, a leader epoch that is out of
+        order), KAFKA_STORAGE_ERROR. After CORRUPT_MESSAGE, the caller may continue with the batches of another replica.
         """
         view, used = memoryview(batches), 0
         for at, header in headers(batches):

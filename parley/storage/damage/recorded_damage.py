@@ -1,4 +1,4 @@
-"""A file of the damage of a log that was found and is not mended yet, so that a restart does not forget the damage.
+"""A file that lists the known damage of a log until it is mended, so that a restart does not forget it.
 
 After a restart, the same damage might not be found again: a reboot invalidates ``appended_epochs``, a startup without a
 scan does not compare a batch with its neighbors, and an active segment loses its digest if the broker is killed. Rules:

@@ -64,8 +64,8 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScrubProgress:
-    """The progress of verifying a directory: the bytes that were due at the last look, those verified since, and the
-    elapsed time."""
+    """The progress of verifying a directory: how many bytes were due when the scrubber last looked for due segments,
+    how many it has verified since, and the elapsed time."""
 
     directory: LogDirectory
     log: Log
@@ -76,7 +76,8 @@ class ScrubProgress:
 
 
 class _Round(NamedTuple):
-    """The verification of the segments that one look found due. ``log`` is the log being verified."""
+    """The verification of the segments that were due when the scrubber last looked. ``log`` is the log being
+    verified."""
 
     log: Log
     due_bytes: int
@@ -106,7 +107,8 @@ class Scrubber:
 
     @property
     def overdue_bytes(self) -> int:
-        """The bytes that were due when their directory was last looked at, and have not been verified since."""
+        """The bytes that were due when the scrubber last looked at their directory, and that it has not verified
+        since."""
         return sum(each.overdue_bytes for each in self._scrubs.values())
 
     @property
@@ -119,7 +121,7 @@ class Scrubber:
         await self._scrubs[directory].run()
 
     def require(self, log: Log, since_ms: int) -> None:
-        """Make all segments of a log due that were last verified before ``since_ms``, ahead of other logs' segments.
+        """Make all segments of a log that were last verified before ``since_ms`` due, ahead of other logs' segments.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log no longer exists.
         """

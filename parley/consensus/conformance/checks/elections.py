@@ -20,7 +20,8 @@ async def _elections(client: Backend, ttl_ms: int = LONG_TTL_MS) -> Elections:
 
 @check("election-hundred-kills", slow=True)
 async def _kills(lab: Lab) -> None:
-    """In a hundred kills of random candidates, no epoch has two leaders, and epochs and leaders' writes only rise."""
+    """When random candidates are killed a hundred times, no epoch has two leaders, and epochs and leaders' writes only
+    increase."""
     client = await lab.client()
     limits = client.capabilities
     ttl_ms = limits.ttl(LONG_TTL_MS if limits.crash_seen_ms_max is not None else 600)
@@ -47,7 +48,7 @@ async def _kills(lab: Lab) -> None:
 
 
 class _Race:
-    """Candidates, of which one is killed repeatedly; another then takes its place."""
+    """Candidates of one election. One of them is killed repeatedly, and another takes its place."""
 
     def __init__(self, lab: Lab, ttl_ms: int) -> None:
         self.claims: list[tuple[int, str]] = []

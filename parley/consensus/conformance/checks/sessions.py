@@ -97,7 +97,7 @@ async def _many(lab: Lab) -> None:
 
 @check("session-ttl")
 async def _ttl_is_fitted(lab: Lab) -> None:
-    """A TTL is fitted into the declared bounds; the shortest and the longest TTL work."""
+    """A TTL outside the declared bounds is adjusted to them; the shortest and the longest TTL work."""
     client = await lab.client()
     limits = client.capabilities
     require(0 < limits.ttl_ms_min <= limits.ttl_ms_max, "ttl_ms_min must be above 0 and at most ttl_ms_max")

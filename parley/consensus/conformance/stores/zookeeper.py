@@ -74,13 +74,13 @@ class ZookeeperHarness(ProxiedHarness):
 
 
 class _Packets:
-    """Splits one direction of a connection into packets, each of which follows its length."""
+    """Splits one direction of a connection into packets, each of which is preceded by its length."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the packets that are complete with these bytes."""
+        """Yield the packets that these bytes complete."""
         self._rest += data
         while len(self._rest) >= 4 and len(self._rest) >= (end := 4 + int.from_bytes(self._rest[:4], "big")):
             packet = bytes(self._rest[:end])
