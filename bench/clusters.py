@@ -80,9 +80,9 @@ class Measured:
         return " ".join(line.strip() for line in lines[-4:])[-400:]
 
     def _answers(self) -> bool:
-        from bench.first_answer import answers_metadata
+        from bench.first_response import responds_to_metadata
 
-        return answers_metadata("127.0.0.1", self.port)
+        return responds_to_metadata("127.0.0.1", self.port)
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic and wait until it has leaders."""

@@ -22,7 +22,7 @@ from bench.clusters import Parley
 from bench.figures import OURS, Found, report
 from bench.pipeline import tree_cpu_seconds
 from parley.pipeline.connect import ConfigDef, ConfigType, SinkConnector, SinkRecord, SinkTask
-from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.herder_results import State, TargetState, TaskId
 from parley.pipeline.connect.offset_stores import FileOffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.worker import Worker

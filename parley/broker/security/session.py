@@ -11,7 +11,7 @@ class ClientSession:
     """The identity of a client. A re-authentication (KIP-368) replaces the session of its connection.
 
     ``mechanism`` is the SASL mechanism of the login, or empty. ``expires_at`` is in monotonic seconds, or None if the
-    session does not expire.
+    session does not expire. ``parley.broker.security.sasl.login`` decides when a session expires.
     """
 
     principal: Principal

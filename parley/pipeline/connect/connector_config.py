@@ -30,7 +30,7 @@ from parley.pipeline.connect.config import (
 from parley.pipeline.connect.connector import Connector, SinkConnector
 from parley.pipeline.connect.converters import Converter, HeaderConverter
 from parley.pipeline.connect.errors import ConfigError
-from parley.pipeline.connect.java_forms import java_pattern, java_regex
+from parley.pipeline.connect.java_notation import java_pattern, java_regex
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.transforms import Predicate, Transform
 from parley.pipeline.connect.worker_config import HEADER_CONVERTER

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from parley.pipeline.connect.distributed.herder import Herder
 from parley.pipeline.connect.distributed.serving import distributed, standalone
-from parley.pipeline.connect.distributed.worker_herder import Herder
-from parley.pipeline.connect.herder import Config, HerderError, TargetState
+from parley.pipeline.connect.herder_results import Config, HerderError, TargetState
 from parley.pipeline.connect.tasks.host import wall_clock_ms
 from parley.pipeline.connect.worker_config import WorkerConfig
 

@@ -25,11 +25,11 @@ from parley.pipeline.client.writing import Producer, Writing
 from parley.pipeline.connect.config import ConfigInfos
 from parley.pipeline.connect.connector import Connector, SinkConnector, SourceConnector
 from parley.pipeline.connect.connector_config import is_sink
+from parley.pipeline.connect.connector_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
 from parley.pipeline.connect.distributed.offset_topic import TopicOffsetStore
 from parley.pipeline.connect.errors import ConfigError, ConnectError, stack_trace
-from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.herder_results import State, TargetState, TaskId
 from parley.pipeline.connect.offset_stores import ConnectorOffsets, OffsetStore, SourceOffset
-from parley.pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.tasks.guard import Guard
 from parley.pipeline.connect.tasks.host import TaskHost
@@ -231,8 +231,8 @@ class Worker:
     def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
         """Set offsets of a connector whose tasks are stopped; None deletes all. Returns a message about the result.
 
-        Raises BadRequest (``parley.pipeline.connect.herder``) if the offsets are invalid, or if the connector rejects
-        them.
+        Raises BadRequest (``parley.pipeline.connect.herder_results``) if the offsets are invalid, or if the connector
+        rejects them.
         """
         config = self._providers.resolve(config)
         connector = self._class_of(config)()

@@ -5,7 +5,7 @@
 - ``files``: writes one range to files. This is the work of a Spark task.
 - ``manifest``: the commits to a folder of files. ``delta`` keeps them in Delta's own log.
 - ``job``: rounds of ranges, each committed as a whole.
-- ``back``: sends files to a topic.
+- ``files_to_topic``: sends files to a topic.
 - ``reporting``: reports the progress in a topic of the cluster. ``progress`` describes its records.
 - ``row_count``: counts the rows that will be sent to a topic.
 """

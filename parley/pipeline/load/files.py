@@ -20,7 +20,7 @@ import pyarrow.parquet as pa_parquet
 
 from parley.pipeline.client.cluster import Connection, Isolation, shared_cluster
 from parley.pipeline.client.decode import decode
-from parley.pipeline.disk import to_disk
+from parley.pipeline.durable_files import to_disk
 from parley.pipeline.load.columns import FOLDERS, Layout, header_value, rows
 from parley.pipeline.load.ranges import OffsetRange
 from parley.pipeline.load.statistics import statistics

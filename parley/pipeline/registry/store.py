@@ -8,7 +8,7 @@ Rules:
    is forwarded from instance to instance.
 2. If the writer is fenced during a change, the change is decided again, on the newer state.
 3. Readers that do not skip aborted transactions (such as Confluent's registry) apply their records. Therefore a new
-writer first writes the keys of these records again, with the valid values (``aborted``).
+writer first writes the keys of these records again, with the valid values (``aborted_records``).
 4. A read that finds nothing is repeated after the topic was read to its end.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites
 from parley.pipeline.connect.distributed.log import Keyed, TopicLog
-from parley.pipeline.registry.aborted import records_again
+from parley.pipeline.registry.aborted_records import records_again
 from parley.pipeline.registry.decisions import Change
 from parley.pipeline.registry.errors import RegistryError
 from parley.pipeline.registry.state import Record, State

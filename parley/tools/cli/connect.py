@@ -110,7 +110,7 @@ def _connector(path: Path) -> ConnectorFile:
 
     Raises ``CommandError`` if the file cannot be read or does not describe a connector.
     """
-    from parley.pipeline.connect.herder import TargetState
+    from parley.pipeline.connect.herder_results import TargetState
     from parley.pipeline.connect.run_worker import ConnectorFile
 
     states = {"RUNNING": TargetState.STARTED, "PAUSED": TargetState.PAUSED, "STOPPED": TargetState.STOPPED}

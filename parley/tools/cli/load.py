@@ -274,7 +274,7 @@ def _below(output: str, topic: str) -> str:
 
 def _import(session: Any, options: Options) -> None:
     from parley.pipeline.client.cluster import LATEST, Cluster, TopicPartition
-    from parley.pipeline.load.back import BackSettings, on_spark, send_back
+    from parley.pipeline.load.files_to_topic import BackSettings, on_spark, send_back
     from parley.pipeline.load.progress import IMPORT
     from parley.pipeline.load.reporting import LoadReport
     from parley.pipeline.load.row_count import RowCount

@@ -15,7 +15,7 @@ from parley.tools.cli.invocation import CommandError
 def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run ``work`` with an event that SIGINT and SIGTERM set. Raises ``CommandError`` if ``work`` cannot start or
     continue."""
-    from parley.pipeline.connect.herder import HerderError
+    from parley.pipeline.connect.herder_results import HerderError
     from parley.pipeline.service.errors import ServiceError
     from parley.protocol.errors import KafkaError
 

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.herder_results import State, TargetState, TaskId
 from parley.pipeline.connect.offset_stores import FileOffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.worker import Worker

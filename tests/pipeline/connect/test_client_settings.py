@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from parley.pipeline.connect.errors import ConfigError
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 from parley.pipeline.connect.tasks.spec import ClientSettings, TaskSpec
 from parley.pipeline.connect.worker_config import WorkerConfig
 

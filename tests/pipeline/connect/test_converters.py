@@ -14,7 +14,7 @@ from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.json_converter import JsonConverter
 from parley.pipeline.connect.data import Schema, Struct, array, check_value, decimal, map_of, struct
 from parley.pipeline.connect.errors import ConfigError, DataError
-from parley.pipeline.connect.java_forms import JavaDateFormat, java_replacement, java_text
+from parley.pipeline.connect.java_notation import JavaDateFormat, java_replacement, java_text
 from parley.pipeline.connect.offset_stores import FileOffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.records import Header, SourceRecord

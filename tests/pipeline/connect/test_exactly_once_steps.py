@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from parley.pipeline.connect import ConnectError, SourceRecord, SourceTask
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 from parley.pipeline.connect.tasks.boundaries import Boundary, ByInterval, ByPoll, ByTask, Requests
 from parley.pipeline.connect.tasks.conversion import Outgoing
 from parley.pipeline.connect.tasks.exactly_once import ExactlyOnceRun

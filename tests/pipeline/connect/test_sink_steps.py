@@ -20,7 +20,7 @@ from parley.pipeline.connect import (
     groups,
 )
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 from parley.pipeline.connect.offset_stores import FileOffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.tasks.guard import Guard

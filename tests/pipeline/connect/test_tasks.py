@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from parley import Broker
-from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.herder_results import State, TargetState, TaskId
 from tests.pipeline.connect.driving import Driven, consume, create, driven, produce, until
 
 ERRORS = "__connect.errors."

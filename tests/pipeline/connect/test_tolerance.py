@@ -10,7 +10,7 @@ import pytest
 
 from parley.pipeline.connect.connector_config import SINK
 from parley.pipeline.connect.errors import ConnectError, DataError, RetriableError
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
 

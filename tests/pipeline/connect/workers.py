@@ -14,9 +14,9 @@ from uuid import uuid4
 import httpx
 from confluent_kafka import Consumer, TopicPartition
 
+from parley.pipeline.connect.distributed.herder import Herder
 from parley.pipeline.connect.distributed.serving import distributed, standalone
 from parley.pipeline.connect.distributed.settings import DISTRIBUTED
-from parley.pipeline.connect.distributed.worker_herder import Herder
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
 SAMPLE = "tests.pipeline.connect.sample"

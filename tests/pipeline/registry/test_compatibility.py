@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.pipeline.registry.compatibility import Level, incompatibilities, steps
+from parley.pipeline.registry.compatibility import Level, comparison_limits, incompatibilities
 from parley.pipeline.schemas.model import BadSchema, Reference, Schema, SchemaType
 
 
@@ -61,7 +61,7 @@ def test_a_record_may_refer_to_itself_and_have_other_names() -> None:
 
 
 def test_the_comparison_of_large_unions_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "STEPS_MAX", 1000)
+    monkeypatch.setattr(comparison_limits, "STEPS_MAX", 1000)
     branches = [f'{{"type":"record","name":"u{one}","fields":[]}}' for one in range(50)]
     before, after = f"[{','.join(branches)}]", f"[{','.join(reversed(branches))}]"
     with pytest.raises(BadSchema, match="too complex"):
@@ -69,7 +69,7 @@ def test_the_comparison_of_large_unions_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_all_the_earlier_versions_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "STEPS_MAX", 1000)
+    monkeypatch.setattr(comparison_limits, "STEPS_MAX", 1000)
     schema = Schema(SchemaType.AVRO, record(*(f'{{"name":"f{one}","type":"int"}}' for one in range(100))))
     assert incompatibilities(schema, [schema] * 20, Level.BACKWARD, no_reference) == []
     with pytest.raises(BadSchema, match="too complex"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.pipeline.registry.aborted import records_again
+from parley.pipeline.registry.aborted_records import records_again
 from parley.pipeline.registry.decisions import COMPILED_MAX, delete_subject, find
 from parley.pipeline.registry.state import Record, State, Version, config_key, deletion_key, version_key
 from parley.pipeline.schemas import protobuf

@@ -20,7 +20,7 @@ import pyarrow as pa
 from parley.pipeline.connect.connector import SinkTask
 from parley.pipeline.connect.data import LogicalType, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import DataError
-from parley.pipeline.connect.logical import from_millis
+from parley.pipeline.connect.logical_types import from_millis
 from parley.pipeline.connect.records import SinkRecord
 from parley.pipeline.values.exact import UNKNOWN, DoesNotFit, fits, fitter, json_value, kind_of
 from parley.pipeline.values.json_text import dumps

@@ -19,7 +19,7 @@ from parley.pipeline.connect.config import HIGH, LOW, ConfigDef, ConfigType, at_
 from parley.pipeline.connect.connector import SinkConnector, SinkTask, SourceConnector, SourceTask
 from parley.pipeline.connect.data import STRING
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.java_forms import java_text
+from parley.pipeline.connect.java_notation import java_text
 from parley.pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 
 FILENAME: Final = "filename"

@@ -32,7 +32,7 @@ from parley.pipeline.connect.connectors.columns import Columns, FileColumns
 from parley.pipeline.connect.connectors.ranges import RangeTask, range_keys
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
-from parley.pipeline.disk import to_disk
+from parley.pipeline.durable_files import to_disk
 
 _NAME: Final = re.compile(r"[^+/]+\+[0-9]{1,10}\+[0-9]{1,19}\+(?P<end>[0-9]{1,19})\.parquet")
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})

@@ -27,7 +27,7 @@ from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.avro_schema import from_avro, to_avro
 from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAndValue, SchemaType, Struct, check_value
 from parley.pipeline.connect.errors import ConfigError, DataError, RetriableError
-from parley.pipeline.connect.logical import TO_LOGICAL
+from parley.pipeline.connect.logical_types import TO_LOGICAL
 from parley.pipeline.connect.text_values import infer_schema
 from parley.pipeline.schemas.avro import expanded, without_logical
 from parley.pipeline.schemas.avro_shape import AvroShape

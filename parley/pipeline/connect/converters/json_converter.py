@@ -19,7 +19,7 @@ from parley.pipeline.connect.config import BOOLEAN, HIGH, INT, LOW, STRING, Conf
 from parley.pipeline.connect.converters import ConverterOfBoth, json_schema
 from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAndValue, SchemaType, Struct, check_value
 from parley.pipeline.connect.errors import DataError
-from parley.pipeline.connect.logical import FROM_LOGICAL, TO_LOGICAL
+from parley.pipeline.connect.logical_types import FROM_LOGICAL, TO_LOGICAL
 from parley.pipeline.connect.text_values import infer_schema
 from parley.pipeline.values.json_text import dumps, finite
 

@@ -24,8 +24,8 @@ from parley.pipeline.connect.distributed.configs import ConfigStore
 from parley.pipeline.connect.distributed.local_work import Running
 from parley.pipeline.connect.distributed.membership import Membership
 from parley.pipeline.connect.distributed.protocol import CONFIG_MISMATCH, NO_WORK, Assignment, MemberState, Work
-from parley.pipeline.connect.distributed.statuses import Telling
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.distributed.statuses import StatusWriter
+from parley.pipeline.connect.herder_results import TaskId
 
 _BEHIND_PAUSE_S: Final = 1.0
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Share:
         url: str,
         configs: ConfigStore,
         running: Running,
-        telling: Telling,
+        status_writer: StatusWriter,
         membership: Membership,
         *,
         max_delay_ms: int,
@@ -58,7 +58,7 @@ class Share:
         self._url = url
         self._configs = configs
         self._running = running
-        self._telling = telling
+        self._status_writer = status_writer
         self._membership = membership
         self._max_delay_ms = max_delay_ms
         self._sync_seconds = sync_seconds
@@ -187,7 +187,7 @@ class Share:
     async def _told(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._sync_seconds):
-                await self._telling.told()
+                await self._status_writer.drained()
 
     async def _read_on(self) -> bool:
         """Read the configurations to the end. Returns False if that takes too long."""

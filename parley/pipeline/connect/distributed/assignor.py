@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 
 T = TypeVar("T")
 

@@ -37,7 +37,7 @@ from parley.pipeline.connect.distributed.membership import Membership
 from parley.pipeline.connect.distributed.protocol import PROTOCOLS, Work
 from parley.pipeline.connect.distributed.statuses import StatusStore
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.herder import HerderError, NotFound, State, TargetState, TaskId
+from parley.pipeline.connect.herder_results import HerderError, NotFound, State, TargetState, TaskId
 from parley.protocol.errors import KafkaError
 
 _RETRY_FIRST_S: Final = 0.25

@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites
 from parley.pipeline.connect.distributed.log import Keyed, Log
-from parley.pipeline.connect.herder import TargetState, TaskId
+from parley.pipeline.connect.herder_results import TargetState, TaskId
 from parley.pipeline.values.json_text import packed
 
 _CONNECTOR: Final = "connector-"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from parley.pipeline.connect.distributed.blocking_calls import in_thread
 from parley.pipeline.connect.distributed.configs import ConfigStore
-from parley.pipeline.connect.herder import NotFound, Rebalancing
+from parley.pipeline.connect.herder_results import NotFound, Rebalancing
 
 _log = logging.getLogger(__name__)
 

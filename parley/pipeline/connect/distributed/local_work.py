@@ -4,7 +4,7 @@ Rules:
 
 1. Calls into the worker block, so they run in threads. For one connector they never overlap. Work that does not stop
    within ``stop_seconds`` is abandoned.
-2. Events of connectors and tasks (``WorkerEvents``, from any thread) are reported (``Telling``) with the group's
+2. Events of connectors and tasks (``WorkerEvents``, from any thread) are reported (``StatusWriter``) with the group's
    generation at that time.
 3. Stopped work is reported as UNASSIGNED, unless another worker has reported a later state or the work is deleted.
 """
@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from parley.pipeline.connect.distributed.blocking_calls import in_thread
 from parley.pipeline.connect.distributed.configs import ConfigState
 from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
-from parley.pipeline.connect.distributed.statuses import Telling
+from parley.pipeline.connect.distributed.statuses import StatusWriter
 from parley.pipeline.connect.errors import ConnectError, stack_trace
-from parley.pipeline.connect.herder import State, Status, TargetState, TaskId
+from parley.pipeline.connect.herder_results import State, Status, TargetState, TaskId
 from parley.pipeline.connect.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Running:
     def __init__(
         self,
         worker_id: str,
-        telling: Telling,
+        status_writer: StatusWriter,
         state: Callable[[], ConfigState],
         *,
         version_of: Callable[[str], str | None],
@@ -57,7 +57,7 @@ class Running:
         """The work that the group has assigned to this worker: nothing else is started."""
         self.generation = 0
         self._worker_id = worker_id
-        self._telling = telling
+        self._status_writer = status_writer
         self._state = state
         self._version_of = version_of
         self._reconfigure = reconfigure
@@ -91,7 +91,7 @@ class Running:
 
     def topic_used(self, task: TaskId, topic: str) -> None:
         if self._tracks_topics:
-            self._loop.call_soon_threadsafe(self._telling.topic, task, topic, self._now_ms())
+            self._loop.call_soon_threadsafe(self._status_writer.topic, task, topic, self._now_ms())
 
     def fence(self, task: TaskId) -> None:
         asyncio.run_coroutine_threadsafe(self._fence(task), self._loop).result()
@@ -105,7 +105,7 @@ class Running:
         if state is State.FAILED:
             _log.error("%s %s has failed:\n%s", "task" if isinstance(of, TaskId) else "connector", of, trace)
         status = Status(state, self._worker_id, self.generation, trace, self._version_of(name))
-        self._telling.state(of, status, unless_newer=state in (State.UNASSIGNED, State.FAILED))
+        self._status_writer.state(of, status, unless_newer=state in (State.UNASSIGNED, State.FAILED))
         if state is State.RUNNING and not isinstance(of, TaskId):
             self._reconfigure(name)
 

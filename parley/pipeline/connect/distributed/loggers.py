@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from parley.pipeline.connect.herder import LoggerLevel, NotFound
+from parley.pipeline.connect.herder_results import LoggerLevel, NotFound
 
 ROOT: Final = "root"
 LEVELS: Final = {

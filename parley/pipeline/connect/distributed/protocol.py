@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 from parley.protocol.codec import decode_from, encode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.schema import Data, Struct, field, i16, i32, i64

@@ -11,6 +11,7 @@ from typing import Final
 
 from parley.pipeline.client.cluster import Connection
 from parley.pipeline.connect.distributed.configs import ConfigStore
+from parley.pipeline.connect.distributed.herder import Herder, HerderSettings
 from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites, leader_id
 from parley.pipeline.connect.distributed.log import Log, MemoryLog, TopicLog
 from parley.pipeline.connect.distributed.membership import Alone, Group, Membership
@@ -25,7 +26,6 @@ from parley.pipeline.connect.distributed.settings import (
 )
 from parley.pipeline.connect.distributed.signing import DEFAULT_RULES, SigningRules
 from parley.pipeline.connect.distributed.statuses import StatusStore
-from parley.pipeline.connect.distributed.worker_herder import Herder, HerderSettings
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.offset_stores import FileOffsetStore, OffsetStore
 from parley.pipeline.connect.plugins import Plugins

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley.pipeline.connect.distributed.configs import SessionKey
-from parley.pipeline.connect.herder import BadRequest, Forbidden
+from parley.pipeline.connect.herder_results import BadRequest, Forbidden
 
 SIGNATURE: Final = "X-Connect-Authorization"
 ALGORITHM: Final = "X-Connect-Request-Signature-Algorithm"

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from parley.pipeline.connect.distributed.log import Keyed, Log
-from parley.pipeline.connect.herder import State, Status, TaskId
+from parley.pipeline.connect.herder_results import State, Status, TaskId
 from parley.pipeline.values.json_text import packed
 from parley.protocol.errors import KafkaError
 
@@ -115,7 +115,7 @@ class StatusStore:
             await self._log.send([(_topic_key(topic, name), None) for topic in used])
 
 
-class Telling:
+class StatusWriter:
     """Writes the states of connectors and tasks. Only the event loop's thread may call it.
 
     If a broker is unavailable, states wait and are not lost. A newer state replaces the waiting one, so no more states
@@ -125,26 +125,26 @@ class Telling:
     def __init__(self, statuses: StatusStore) -> None:
         self._statuses = statuses
         self._waiting: dict[Hashable, Write] = {}
-        self._said = asyncio.Event()
-        self._told = asyncio.Event()
-        self._told.set()
+        self._any_waiting = asyncio.Event()
+        self._none_waiting = asyncio.Event()
+        self._none_waiting.set()
 
     def state(self, of: str | TaskId, status: Status, *, unless_newer: bool) -> None:
         """Report the state of a connector (by name) or a task."""
-        self._say(of, lambda: self._statuses.put(of, status, unless_newer=unless_newer))
+        self._enqueue(of, lambda: self._statuses.put(of, status, unless_newer=unless_newer))
 
     def topic(self, task: TaskId, topic: str, now_ms: int) -> None:
         """Report that a task uses a topic."""
-        self._say((task.connector, topic, "topic"), lambda: self._statuses.put_topic(task, topic, now_ms))
+        self._enqueue((task.connector, topic, "topic"), lambda: self._statuses.put_topic(task, topic, now_ms))
 
-    async def told(self) -> None:
+    async def drained(self) -> None:
         """Wait until all reports are written."""
-        await self._told.wait()
+        await self._none_waiting.wait()
 
     async def run(self) -> None:
         """Write the reports, until cancelled."""
         while True:
-            await self._said.wait()
+            await self._any_waiting.wait()
             of, write = next(iter(self._waiting.items()))
             try:
                 await write()
@@ -155,14 +155,14 @@ class Telling:
             if self._waiting.get(of) is write:
                 del self._waiting[of]
             if not self._waiting:
-                self._said.clear()
-                self._told.set()
+                self._any_waiting.clear()
+                self._none_waiting.set()
 
-    def _say(self, of: Hashable, write: Write) -> None:
+    def _enqueue(self, of: Hashable, write: Write) -> None:
         self._waiting.pop(of, None)
         self._waiting[of] = write
-        self._said.set()
-        self._told.clear()
+        self._any_waiting.set()
+        self._none_waiting.clear()
 
 
 def _put(known: dict[Any, Any], key: Any, value: Any) -> None:

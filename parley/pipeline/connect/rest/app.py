@@ -24,8 +24,8 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.pipeline.connect.distributed import signing
-from parley.pipeline.connect.distributed.worker_herder import Herder
-from parley.pipeline.connect.herder import HerderError
+from parley.pipeline.connect.distributed.herder import Herder
+from parley.pipeline.connect.herder_results import HerderError
 from parley.pipeline.connect.rest.endpoints import ADMIN, AMONG_WORKERS, CONNECT
 from parley.pipeline.connect.rest.forwarding import Forwarder
 from parley.pipeline.connect.rest.paths import ambiguity

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from parley.pipeline.connect.config import ConfigInfos, ConfigKey
-from parley.pipeline.connect.distributed.worker_herder import Herder
-from parley.pipeline.connect.herder import (
+from parley.pipeline.connect.distributed.herder import Herder
+from parley.pipeline.connect.herder_results import (
     BadRequest,
     ConnectorInfo,
     ConnectorStatus,

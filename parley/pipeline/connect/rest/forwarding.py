@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 from starlette.responses import JSONResponse, Response
 
-from parley.pipeline.connect.herder import NO_LEADER, HerderError, NotLeader, Rebalancing
+from parley.pipeline.connect.herder_results import NO_LEADER, HerderError, NotLeader, Rebalancing
 from parley.pipeline.service.requests import BodyRequest
 
 _FORWARDED_HEADERS: Final = (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from parley.pipeline.connect.config import NO_DEFAULT, ConfigType, Importance, Width, as_text
-from parley.pipeline.connect.herder import State
+from parley.pipeline.connect.herder_results import State
 from parley.pipeline.service.requests import Number
 
 

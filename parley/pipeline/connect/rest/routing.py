@@ -21,7 +21,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from parley.pipeline.connect.herder import HerderError, NotLeader, TimedOut
+from parley.pipeline.connect.herder_results import HerderError, NotLeader, TimedOut
 from parley.pipeline.connect.rest.forwarding import Forwarder
 from parley.pipeline.service.requests import BodyRequest, error
 

@@ -15,7 +15,7 @@ from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.connect import groups
 from parley.pipeline.connect.distributed.offset_topic import TopicOffsetStore
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.herder import State
+from parley.pipeline.connect.herder_results import State
 from parley.pipeline.connect.offset_stores import ConnectorOffsets, OffsetStore, SourceOffset
 from parley.pipeline.connect.tasks.spec import TaskSpec, WorkerEvents
 

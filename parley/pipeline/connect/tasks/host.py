@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from parley.pipeline.client.cluster import Cluster, Connection, Isolation
 from parley.pipeline.connect.connector import SinkTask, SourceTask
 from parley.pipeline.connect.errors import ConnectError, stack_trace
-from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.herder_results import State, TaskId
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.tasks.boundaries import Boundary, ByInterval, ByPoll, ByTask, Requests
 from parley.pipeline.connect.tasks.conversion import Conversion

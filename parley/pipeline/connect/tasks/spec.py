@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from parley.pipeline.client.cluster import Connection, Isolation
 from parley.pipeline.connect.connector_config import SINK, SOURCE
 from parley.pipeline.connect.errors import ConfigError
-from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.herder_results import State, TaskId
 from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
 from parley.protocol.security.client_security import NO_SECURITY, SecurityProperties
 

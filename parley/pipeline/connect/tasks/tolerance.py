@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from parley.pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError, stack_trace
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 from parley.pipeline.connect.plugins import kafkas_name
 from parley.pipeline.connect.transforms import KeyOrValue
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from parley.pipeline.connect.config import HIGH, LIST, ConfigDef
 from parley.pipeline.connect.data import Field, LogicalType, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
-from parley.pipeline.connect.logical import FROM_LOGICAL
+from parley.pipeline.connect.logical_types import FROM_LOGICAL
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.text_values import infer_schema, to_text
 from parley.pipeline.connect.transforms import REPLACE_NULLS, KeyOrValue, as_map, as_struct, read, struct_like

@@ -19,7 +19,7 @@ from parley.pipeline.connect.config import (
 )
 from parley.pipeline.connect.data import Field, Schema, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
-from parley.pipeline.connect.logical import from_millis
+from parley.pipeline.connect.logical_types import from_millis
 from parley.pipeline.connect.records import ConnectRecord, SinkRecord
 from parley.pipeline.connect.transforms import (
     REPLACE_NULLS,

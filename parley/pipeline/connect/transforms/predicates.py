@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parley.pipeline.connect.config import MEDIUM, STRING, ConfigDef, non_empty
-from parley.pipeline.connect.java_forms import java_pattern, java_regex
+from parley.pipeline.connect.java_notation import java_pattern, java_regex
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import Predicate
 

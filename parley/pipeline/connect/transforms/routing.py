@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from parley.pipeline.connect.config import HIGH, STRING, ConfigDef
 from parley.pipeline.connect.errors import ConfigError, DataError
-from parley.pipeline.connect.java_forms import JavaDateFormat, java_pattern, java_regex, java_replacement
-from parley.pipeline.connect.logical import from_millis
+from parley.pipeline.connect.java_notation import JavaDateFormat, java_pattern, java_regex, java_replacement
+from parley.pipeline.connect.logical_types import from_millis
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import Transform
 

@@ -10,8 +10,8 @@ from parley.pipeline.connect import data
 from parley.pipeline.connect.config import HIGH, LOW, MEDIUM, STRING, ConfigDef, one_of
 from parley.pipeline.connect.data import LogicalType, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
-from parley.pipeline.connect.java_forms import JavaDateFormat
-from parley.pipeline.connect.logical import from_millis, millis_of
+from parley.pipeline.connect.java_notation import JavaDateFormat
+from parley.pipeline.connect.logical_types import from_millis, millis_of
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import REPLACE_NULLS, KeyOrValue, as_map, as_struct, read, struct_like
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from parley.pipeline.registry.compatibility import avro, json_schema, protobuf
-from parley.pipeline.registry.compatibility.steps import Steps
+from parley.pipeline.registry.compatibility.comparison_limits import Steps
 from parley.pipeline.schemas.model import Loader, Schema, SchemaType
 
 _UNREADABLE = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
+from parley.pipeline.registry.compatibility.comparison_limits import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.avro import PRIMITIVES, parsed
 from parley.pipeline.schemas.model import Loader, Schema
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
+from parley.pipeline.registry.compatibility.comparison_limits import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.json_schema import parsed
 from parley.pipeline.schemas.model import Loader, Schema
 

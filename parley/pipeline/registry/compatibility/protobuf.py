@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
-from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
+from parley.pipeline.registry.compatibility.comparison_limits import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.model import Loader, Schema
 from parley.pipeline.schemas.protobuf import files_of, pool_of
 

@@ -51,7 +51,7 @@ from parley.pipeline.connect.data import (
     struct,
 )
 from parley.pipeline.connect.errors import ConnectError, RetriableError
-from parley.pipeline.connect.logical import from_millis
+from parley.pipeline.connect.logical_types import from_millis
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.load.columns import BadRecord, Layout, rows
 from parley.pipeline.load.schemas import read_schema

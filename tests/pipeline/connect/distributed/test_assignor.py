@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from parley.pipeline.connect.distributed.assignor import Decision, Sharing, share_out
 from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 
 DELAY_MS = 1000
 ROUNDS_MAX = 10

@@ -10,7 +10,7 @@ import pytest
 
 from parley.pipeline.connect.distributed.configs import Change, Changed, ConfigState, ConfigStore, SessionKey
 from parley.pipeline.connect.distributed.log import Keyed, MemoryLog
-from parley.pipeline.connect.herder import TargetState, TaskId
+from parley.pipeline.connect.herder_results import TargetState, TaskId
 
 
 def applied(*records: tuple[str, Any], state: ConfigState | None = None) -> tuple[ConfigState, list[Changed | None]]:

@@ -10,7 +10,7 @@ import pytest
 from parley.pipeline.connect.distributed.configs import ConfigStore
 from parley.pipeline.connect.distributed.fencing import Fencing
 from parley.pipeline.connect.distributed.log import MemoryLog
-from parley.pipeline.connect.herder import NotFound, Rebalancing
+from parley.pipeline.connect.herder_results import NotFound, Rebalancing
 from parley.protocol.errors import ErrorCode, KafkaError
 
 Tasks = list[Mapping[str, str]]

@@ -15,7 +15,7 @@ from parley.pipeline.connect.distributed.protocol import (
     encode_assignment,
     encode_member,
 )
-from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder_results import TaskId
 from parley.protocol.errors import MalformedMessage
 
 NAMES = st.text(max_size=20)

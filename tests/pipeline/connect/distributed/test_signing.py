@@ -8,7 +8,7 @@ import pytest
 
 from parley.pipeline.connect.distributed.configs import SessionKey
 from parley.pipeline.connect.distributed.signing import SigningRules, check, new_key, sign
-from parley.pipeline.connect.herder import BadRequest, Forbidden
+from parley.pipeline.connect.herder_results import BadRequest, Forbidden
 
 KEY = SessionKey(b"key", "HmacSHA256", 0)
 BODY = b"The quick brown fox jumps over the lazy dog"

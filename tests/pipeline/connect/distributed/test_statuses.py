@@ -6,7 +6,7 @@ from parley.pipeline.connect.distributed.config_following import restart_plan
 from parley.pipeline.connect.distributed.log import MemoryLog
 from parley.pipeline.connect.distributed.protocol import Work
 from parley.pipeline.connect.distributed.statuses import StatusStore
-from parley.pipeline.connect.herder import State, Status, TaskId
+from parley.pipeline.connect.herder_results import State, Status, TaskId
 
 TASK = TaskId("src", 0)
 

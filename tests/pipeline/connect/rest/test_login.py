@@ -11,8 +11,8 @@ from unittest.mock import AsyncMock, Mock
 import httpx
 import pytest
 
-from parley.pipeline.connect.distributed.worker_herder import Herder
-from parley.pipeline.connect.herder import Forbidden
+from parley.pipeline.connect.distributed.herder import Herder
+from parley.pipeline.connect.herder_results import Forbidden
 from parley.pipeline.connect.rest.app import application
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 from parley.pipeline.service.errors import ServiceError

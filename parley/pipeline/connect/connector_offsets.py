@@ -10,7 +10,7 @@ from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.connect import groups
 from parley.pipeline.connect.connector import SinkConnector, SourceConnector
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.herder import BadRequest, HerderError
+from parley.pipeline.connect.herder_results import BadRequest, HerderError
 from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset
 from parley.protocol.errors import KafkaError
 

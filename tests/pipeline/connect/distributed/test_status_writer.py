@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from parley.pipeline.connect.distributed.log import MemoryLog
-from parley.pipeline.connect.distributed.statuses import StatusStore, Telling
-from parley.pipeline.connect.herder import State, Status, TaskId
+from parley.pipeline.connect.distributed.statuses import StatusStore, StatusWriter
+from parley.pipeline.connect.herder_results import State, Status, TaskId
 from parley.protocol.errors import ErrorCode, KafkaError
 
 TASK = TaskId("c", 0)
@@ -33,14 +33,14 @@ async def test_the_latest_status_of_each_is_eventually_written() -> None:
     log = Away(times=1)
     statuses = StatusStore(log)
     await statuses.start()
-    telling = Telling(statuses)
-    running = asyncio.create_task(telling.run())
-    await telling.told()
+    status_writer = StatusWriter(statuses)
+    running = asyncio.create_task(status_writer.run())
+    await status_writer.drained()
     for state in (State.RUNNING, State.UNASSIGNED, State.FAILED):
-        telling.state(TASK, Status(state, "host:1"), unless_newer=False)
-    telling.state("c", Status(State.RUNNING, "host:1"), unless_newer=False)
-    telling.topic(TASK, "t", 1)
-    await telling.told()
+        status_writer.state(TASK, Status(state, "host:1"), unless_newer=False)
+    status_writer.state("c", Status(State.RUNNING, "host:1"), unless_newer=False)
+    status_writer.topic(TASK, "t", 1)
+    await status_writer.drained()
     assert log.sent == [b"status-task-c-0", b"status-connector-c", b"status-topic-t:connector-c"]
     assert statuses.tasks[TASK].state is State.FAILED
     assert statuses.connectors["c"].state is State.RUNNING

@@ -35,9 +35,9 @@ from parley.pipeline.connect.distributed.local_work import Running
 from parley.pipeline.connect.distributed.loggers import LEVELS, Loggers
 from parley.pipeline.connect.distributed.membership import Membership
 from parley.pipeline.connect.distributed.protocol import PROTOCOLS, Work
-from parley.pipeline.connect.distributed.statuses import StatusStore, Telling
+from parley.pipeline.connect.distributed.statuses import StatusStore, StatusWriter
 from parley.pipeline.connect.errors import ConfigError, ConnectError
-from parley.pipeline.connect.herder import (
+from parley.pipeline.connect.herder_results import (
     AlreadyExists,
     BadRequest,
     Config,
@@ -133,10 +133,10 @@ class Herder:
             tls=settings.tls,
             now_ms=now_ms,
         )
-        self._telling = Telling(statuses)
+        self._status_writer = StatusWriter(statuses)
         self._running = Running(
             settings.worker_id,
-            self._telling,
+            self._status_writer,
             lambda: configs.state,
             version_of=self._version_of,
             reconfigure=self._following.reconfigure,
@@ -150,7 +150,7 @@ class Herder:
             settings.url,
             configs,
             self._running,
-            self._telling,
+            self._status_writer,
             membership,
             max_delay_ms=settings.max_delay_ms,
             sync_seconds=settings.sync_timeout_ms / 1000,
@@ -169,7 +169,7 @@ class Herder:
 
         Raises ConnectError if it cannot start or cannot stay in its group.
         """
-        telling = asyncio.create_task(self._telling.run())
+        status_writer = asyncio.create_task(self._status_writer.run())
         membership: asyncio.Task[None] | None = None
         try:
             await in_thread(self._worker.start)
@@ -184,17 +184,17 @@ class Herder:
             membership.result()
         finally:
             self.is_ready = False
-            await self._stop(telling, membership)
+            await self._stop(status_writer, membership)
 
-    async def _stop(self, telling: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
+    async def _stop(self, status_writer: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
         """Stop all work, and only then leave the group, because other workers then start the work immediately."""
         await self._following.stop()
         await self._share.stop()
         if membership is not None:
             membership.cancel()
             await asyncio.gather(membership, return_exceptions=True)
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        status_writer.cancel()
+        await asyncio.gather(status_writer, return_exceptions=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * self._settings.stop_timeout_ms / 1000):
                 await in_thread(self._worker.stop)

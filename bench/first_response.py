@@ -8,13 +8,13 @@ import struct
 _REQUEST = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)  # Metadata version 1, no topics
 
 
-def answers_metadata(host: str, port: int) -> bool:
+def responds_to_metadata(host: str, port: int) -> bool:
     """Return True if the response to a Metadata request contains at least one broker (itself)."""
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
             connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
-            answer = connection.recv(65536)
+            response = connection.recv(65536)
     except OSError:
         return False
     # size, correlation id, number of brokers
-    return len(answer) >= 12 and struct.unpack_from(">i", answer, 8)[0] > 0
+    return len(response) >= 12 and struct.unpack_from(">i", response, 8)[0] > 0

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from parley.pipeline.client.cluster import Cluster, Connection
 from parley.pipeline.client.sending import ProducerId
-from parley.pipeline.load.back import BackSettings, BackTask, send_back, send_rows
 from parley.pipeline.load.columns import BadRecord, Layout
 from parley.pipeline.load.files import Task, Written, write_range
+from parley.pipeline.load.files_to_topic import BackSettings, BackTask, send_back, send_rows
 from parley.pipeline.load.job import LoadSettings, load
 from parley.pipeline.load.manifest import LoadConflict
 from parley.pipeline.mirror.appending import Overtaken, new_producer
@@ -233,7 +233,7 @@ def test_two_loads_that_begin_at_the_same_moment_are_one(
         both_there.wait()  # neither load has found the other's note
         return new_producer(cluster)
 
-    monkeypatch.setattr("parley.pipeline.load.back.new_producer", together)
+    monkeypatch.setattr("parley.pipeline.load.files_to_topic.new_producer", together)
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda _: send_back(settings, in_process), range(2)))
     assert [message.value() for message in read(bootstrap, topic)] == expected

@@ -1,4 +1,4 @@
-"""The results and errors of requests to a herder (``parley.pipeline.connect.distributed.worker_herder``).
+"""The results and errors of requests to a herder (``parley.pipeline.connect.distributed.herder``).
 
 The ``status`` of a ``HerderError`` is the HTTP status that Kafka Connect returns.
 """
