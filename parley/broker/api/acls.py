@@ -47,7 +47,7 @@ _LITERAL: Final = PatternType.LITERAL
 APPLIED_MAX_S = 1.0
 """The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
 EXAMINED_IN_A_STEP: Final = 1_000
-"""The number of ACLs compared with a filter before the event loop serves other clients. They take one or two
+"""The number of ACLs compared with a filter before the event loop serves other clients. The comparisons take one or two
 milliseconds."""
 SELECTED_MAX: Final = 3 * CHANGES_MAX
 """The maximum number of ACLs in the response to a DeleteAcls. An ACL that several filters select counts for each."""

@@ -25,7 +25,7 @@ _BEFORE_TOPIC_IDS = {
     ErrorCode.INELIGIBLE_REPLICA: ErrorCode.OPERATION_NOT_ATTEMPTED,
     ErrorCode.NEW_LEADER_ELECTED: ErrorCode.FENCED_LEADER_EPOCH,
 }
-"""The errors that versions before 2 return instead (KIP-841)."""
+"""Error -> the error that takes its place in versions before 2, whose clients do not know it (KIP-841)."""
 
 
 class AlterPartitionApi:

@@ -1,4 +1,4 @@
-"""DescribeBackgroundWork: the compactions, verifications and healings in progress on this broker. The controller's
+"""DescribeBackgroundWork: the log compactions, verifications and repairs in progress on this broker. The controller's
 response also contains the recoveries of brokers that are starting."""
 
 from __future__ import annotations

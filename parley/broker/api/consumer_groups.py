@@ -36,7 +36,7 @@ CHOOSES_ID_SINCE: Final = 1
 """The first version of ConsumerGroupHeartbeat whose members choose their own ids (KIP-1082)."""
 
 MEMBER_ID_MAX: Final = 8_192
-"""The maximum total length, in characters, of the member id, the group id and the instance id: they must fit in the
+"""The maximum length, in characters, of the member id, the group id and the instance id together: they must fit in the
 keys of records."""
 
 CLASSIC_TYPE, CONSUMER_TYPE = 0, 1

@@ -1,4 +1,4 @@
-"""A produce request whose records are appended, and which waits until enough replicas have them."""
+"""A produce request that has appended its records, and waits until enough replicas have them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ APPLIED_MAX_S: Final = 1.0
 """The maximum time, in seconds, that a change waits for this broker to apply it."""
 ID_BYTES: Final = 16
 REQUESTER_SINCE: Final = 3
-"""The first version of the responses that names the principal that requested the token (KIP-373)."""
+"""The first version whose responses contain the principal that requested the token (KIP-373)."""
 
 _DescribedToken = DescribeDelegationTokenResponse.DescribedDelegationToken
 
@@ -224,7 +224,8 @@ class DelegationTokensApi:
 
 
 def _new_id() -> str:
-    """Return a random id in Kafka's format. It has no leading dash, which tools would take for an option."""
+    """Return a random id in Kafka's format. It has no leading dash, because command-line tools would treat it as an
+    option."""
     while True:
         text = urlsafe_b64encode(token_bytes(ID_BYTES)).decode().rstrip("=")
         if not text.startswith("-"):

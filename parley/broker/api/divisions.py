@@ -1,4 +1,4 @@
-"""The table of how the dispatcher divides the requests of each API into parts.
+"""How the dispatcher divides the requests of each API into parts.
 
 An API is not in the table if its elements depend on each other (a fetch session, the partitions of a transaction, the
 assignments of a group), if its requests contain no list, or if its handler itself works in turns (Produce, Metadata,
@@ -49,12 +49,12 @@ _SHARE_STATE: Final = Division(
 
 
 def _of_topics(name: str = "name", below: Level = _PARTITIONS, **options: Any) -> Division:
-    """Return the division of requests about partitions whose responses have the same structure."""
+    """Return the division of requests that list partitions by topic, and whose responses have the same structure."""
     return Division((named("topics", name), below), (named("topics", name), _RESULTS), **options)
 
 
 def _listed(field: str, into: str, *names: str, **options: Any) -> Division:
-    """Return the division of requests with one list."""
+    """Return the division of requests whose elements form one flat list."""
     return Division((named(field, *names),), (in_order(into),), **options)
 
 

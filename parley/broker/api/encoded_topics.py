@@ -72,7 +72,7 @@ class ShownTopics:
         kept: _Kept | None = None,
         has_room: Callable[[_Kept, int], bool] = lambda kept, size: False,
     ) -> None:
-        """Without ``kept``, encoded topics are not kept, because they are for one request only."""
+        """If ``kept`` is None, the encoded topics are used for one request only, and then discarded."""
         self.image = image
         self.version = version
         self.view = view

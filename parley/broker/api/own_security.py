@@ -1,4 +1,4 @@
-"""Tries changes to this broker's own security settings before they are stored.
+"""Checks changes to this broker's own security settings by loading them, before the controller stores them.
 
 Only this broker can read the files that its listeners' settings name, and Kafka's clients send such changes to the
 broker concerned. If a key store cannot be opened, the response reports the error, and not only this broker's log.
@@ -48,7 +48,7 @@ class OwnSecurity:
         self._executor = executor
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the routes, with handlers that first try changes to this broker's security settings."""
+        """Return the routes, with handlers that first check changes to this broker's security settings."""
         return {
             **routes,
             AlterConfigsRequest.API_KEY: self._tried(

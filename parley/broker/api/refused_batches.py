@@ -53,7 +53,8 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """The last rejected batch of each producer and partition, until the batch that the log expects arrives."""
+    """The last rejected batch of each producer and partition. It is kept until the batch that the log expects
+    arrives."""
 
     def __init__(self) -> None:
         self._last: dict[_Place, _Refusal] = {}

@@ -38,7 +38,8 @@ def named_twice(keys: Iterable[K]) -> set[K]:
 
 
 def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[K, dict[N, T]]:
-    """Group the named things (partitions) by heading (topic), without duplicates, in order of first occurrence.
+    """Group things (such as partitions) by heading (such as the topic), without duplicates, in order of first
+    occurrence.
 
     If several things have the same key, the last one counts. Repeated headings are merged.
     """

@@ -1,4 +1,4 @@
-"""Validate configuration changes while brokers run (KIP-226), before anything is stored."""
+"""Validates configuration changes while brokers run (KIP-226), before anything is stored."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: 
 
 
 def _too_large_a_step(key: Key[int], before: BrokerConfig, after: BrokerConfig) -> Problem | None:
-    """Return the problem of a thread count that changes by more than a factor of two."""
+    """Return a problem if a thread count changes by more than a factor of two, else None."""
     current: int = getattr(before, key.attribute)
     wanted: int = getattr(after, key.attribute)
     if wanted < current // 2:

@@ -34,7 +34,7 @@ class DynamicConfig:
         self._subscribers.append(subscriber)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """React to a metadata change. Subscribed to the metadata."""
+        """Apply the configuration changes of a metadata change (a subscriber of the metadata)."""
         concerned = ("", str(self._broker_id))
         if not any(
             isinstance(change, ConfigReplaced)

@@ -70,7 +70,8 @@ class GroupConfig(GroupLevelKeys):
     """The group's own entries, as written."""
 
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-        """Combine both. Entries that cannot be parsed are ignored, because a later version may have stored them."""
+        """Combine the group's entries with the broker's configuration. Entries that cannot be parsed are ignored,
+        because a later version may have stored them."""
         values, _ = parse_all(self.KEYS, overrides)
         for key in self.KEYS.values():
             if key.attribute not in values:

@@ -1,4 +1,4 @@
-"""Load third-party classes that a configuration names: by an entry point of their package, or by module and class."""
+"""Loads third-party classes that a configuration names: by an entry point of their package, or by module and class."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kafka keys that Parley accepts with a warning but does not define, so that Kafka's configuration files start a
-broker.
+"""Kafka keys that Parley accepts with a warning but does not define, so that a broker can start with a configuration
+file written for Kafka.
 
 ``BrokerConfig`` has no attributes for them.
 """

@@ -22,7 +22,8 @@ class TopicConfig(TopicKeys):
     """The topic's own entries, as written."""
 
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-        """Combine both. Raises ConfigError with all problems of ``overrides``, including unknown keys."""
+        """Combine the topic's entries with the broker's configuration. Raises ConfigError with all problems of
+        ``overrides``, including unknown keys."""
         values, problems = parse_all(self.KEYS, overrides)
         problems += unknown_keys(overrides, self.KEYS)
         for key in self.KEYS.values():

@@ -32,7 +32,7 @@ def _dirs_exist(config: BrokerKeys) -> bool:
 
 
 def _admits(config: BrokerKeys, name: str) -> bool:
-    """Return True if the broker's limit, and each listener's own limit, admit connections."""
+    """Return True if the broker's limit and each listener's own limit allow at least one connection."""
     own = (text for key, text in config.given.items() if key.startswith("listener.name.") and key.endswith(f".{name}"))
     return all(int(text) > 0 for text in (config.given.get(name, "1"), *own))
 

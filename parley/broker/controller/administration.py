@@ -205,9 +205,9 @@ class Administration:
         return stored
 
     def _config_of(self, broker: str) -> BrokerConfig:
-        """Return the current configuration of a broker, or ("") of all brokers, as far as a change depends on it.
+        """Return the configuration against which a change for this broker, or for all brokers (""), is validated.
 
-        The properties file of another broker is unknown here; that of this broker takes its place.
+        The properties file of another broker is unknown here, so this broker's file is used instead.
         """
         config = self._config()
         if broker in ("", str(self._broker_id)):

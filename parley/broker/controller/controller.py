@@ -143,7 +143,7 @@ class Controller:
 
     @property
     def store(self) -> KeyValue:
-        """The keys in the store in which this broker campaigns. Available only while it campaigns or is the
+        """The keys and values of the store in which this broker campaigns. Available only while it campaigns or is the
         controller."""
         return self._store
 

@@ -56,7 +56,7 @@ def distrust_all(
 
 
 def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport) -> list[PartitionChanged]:
-    """Leave the election to a recovery for each partition of which this broker reports a higher leader epoch than the
+    """Let a recovery elect the leader of each partition for which this broker reports a higher leader epoch than the
     store contains."""
     changes = []
     for topic in image.topics.values():

@@ -15,8 +15,8 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 
 UPDATES_MAX: Final = 100
-"""The maximum number of updates in one request, far above the number of features. It keeps a request from occupying
-the controller."""
+"""The maximum number of updates in one request, far above the number of features. It limits the time that the
+controller spends on one request."""
 
 
 class UpgradeType(IntEnum):

@@ -1,10 +1,10 @@
 """The decision that turns partitions found on disk into topics when a cluster starts with existing data.
 
 A broker that is given the data directory of a Kafka broker, or of a Parley broker whose store is lost, finds logs of
-topics that no metadata knows. They are adopted only if the coordination store was empty. Each topic gets the partitions
-that are on this broker's disks, this broker as their only replica, and a leader epoch above any epoch in the log. Logs
-that do not form a whole topic are left alone. A directory does not contain the topics' configuration, so adopted topics
-keep all records until an operator sets their configuration again.
+topics that are not in the cluster's metadata. They are adopted only if the coordination store was empty. Each topic
+gets the partitions that are on this broker's disks, this broker as their only replica, and a leader epoch above any
+epoch in the log. Logs that do not form a whole topic are left alone. A directory does not contain the topics'
+configuration, so adopted topics keep all records until an operator sets their configuration again.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from parley.light_dataclasses import dataclass
 
 DELTAS_KEPT = 1000
 BYTES_KEPT = 16 * 1024 * 1024
-"""The maximum number of bytes of encoded deltas. Beyond either limit the oldest deltas are dropped. A broker that needs
-them gets a whole image."""
+"""The maximum number of deltas to keep, and of their encoded bytes. Beyond either limit, the oldest deltas are dropped.
+A broker that needs them gets a whole image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class MetadataPublisher:
         self._applied.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Keep a change for the other brokers while this one is the controller. Subscribed to the metadata."""
+        """Keep a change for the other brokers while this broker is the controller (a subscriber of the metadata)."""
         if not self._is_open:
             return
         self._whole = None

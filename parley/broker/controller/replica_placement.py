@@ -20,8 +20,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class ReplicaPlacement:
-    """Places replicas on these brokers. One object places all topics of a request, because its order of the brokers and
-    the replicas that it has chosen serve again."""
+    """Places replicas on these brokers. One object places all topics of a request, because it computes the order of the
+    brokers only once, and reuses the sets of replicas that it has chosen."""
 
     def __init__(self, brokers: Sequence[BrokerRegistration]) -> None:
         self._registered = len(brokers)
@@ -29,7 +29,7 @@ class ReplicaPlacement:
         self._racks = [_rack(broker) for broker in self._order]
         self._away = sorted(broker.broker_id for broker in brokers if broker.fenced)
         self._chosen: dict[tuple[int, int, int], tuple[int, ...]] = {}
-        """The live replicas by the leader's position, the shift and their number: there are few combinations."""
+        """(Leader's position, shift, number of replicas) -> the live replicas. There are few combinations."""
 
     def place(
         self,

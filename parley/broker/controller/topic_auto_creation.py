@@ -99,7 +99,7 @@ class TopicAutoCreation:
         return await self._seen(created) if isinstance(created, CreateTopicsResponse) else created
 
     async def _seen(self, response: CreateTopicsResponse) -> list[TopicOutcome]:
-        """Wait until the topics of another broker's response can be used on this broker. Return their outcomes."""
+        """Wait until this broker can serve the topics that the controller's response names. Returns their outcomes."""
         created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
         await self._metadata.until(lambda image: all(name in image.topics for name in created), SEEN_MAX_S)
         await self._opened()

@@ -127,7 +127,7 @@ def too_many_partitions(partitions: int) -> KafkaError | None:
 def _taken_names(image: MetadataImage, wanted: Iterable[NewTopic]) -> dict[str, str]:
     """Return the names of existing topics with which a new name could collide, by their form in metrics.
 
-    Most requests have no name with '.' or '_', so nothing collides, and no look at all topics is necessary.
+    Most requests have no name with '.' or '_', so nothing can collide, and the existing topics need not be searched.
     """
     if not any("." in new.name or "_" in new.name for new in wanted):
         return {}

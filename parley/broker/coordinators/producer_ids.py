@@ -40,7 +40,7 @@ class ProducerIds:
     """Allocates producer ids that no other broker allocates."""
 
     def __init__(self, store: Callable[[], KeyValue], epochs: EpochFile) -> None:
-        """``store()`` returns the store that is currently in charge."""
+        """``store()`` returns the store that the cluster currently uses."""
         self._store = store
         self._epochs = epochs
         self._next = 0
@@ -48,7 +48,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """Allocate an id. Raises what ``reserve`` raises."""
+        """Allocate an id. Raises the errors of ``reserve``."""
         await self.reserve()
         self._next += 1
         return self._next - 1

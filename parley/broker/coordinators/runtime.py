@@ -37,8 +37,8 @@ READ_AGAIN_FIRST_S, READ_AGAIN_MAX_S = 0.1, 10.0
 """The first and the longest pause before a failed load is retried, in seconds. The pause doubles after each attempt."""
 
 LOADS_AT_ONCE: Final = 4
-"""The maximum number of partitions to load at the same time. More would not be faster, and each load holds up to
-``READ_BYTES`` in memory."""
+"""The maximum number of partitions to load at the same time. Loading more at once would not be faster, and each load
+holds up to ``READ_BYTES`` in memory."""
 
 
 class ShardPhase(Enum):
@@ -265,7 +265,7 @@ class CoordinatorRuntime(Generic[S]):
 
         The decision is made before the queued events. Returns None if the reply would have to wait for the in-sync
         replicas, or the decision contains records. In this case, call ``submit``. Raises NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS, and what ``decide`` raises.
+        COORDINATOR_LOAD_IN_PROGRESS, and the errors of ``decide``.
         """
         return self._active(key).read(decide)
 
@@ -276,8 +276,8 @@ class CoordinatorRuntime(Generic[S]):
         they wait for no replica. If the decision contains records or an effect (``then``), it is discarded, and the
         event is passed to ``submit``.
 
-        Returns the reply, or a future if the reply is ``Held`` or the event was submitted. Raises what ``submit`` and
-        ``decide`` raise.
+        Returns the reply, or a future if the reply is ``Held`` or the event was submitted. Raises the errors of
+        ``submit`` and ``decide``.
         """
         return self._active(key).decide_at_once(decide)
 

@@ -1,4 +1,4 @@
-"""Generate ``docs/authorization.md``: which operation on which resource each API requires."""
+"""Generates ``docs/authorization.md``: which operation on which resource each API requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generate ``docs/configuration.md`` from the definitions of the keys."""
+"""Generates ``docs/configuration.md`` from the definitions of the keys."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _store_section(store: StoreConfig) -> str:
 
 
 def _sorted(keys: Mapping[str, Key[Any]]) -> list[Key[Any]]:
-    """Sort by importance; keys without effect come last."""
+    """Return the keys by importance, with the keys that have no effect last."""
     order = list(type(next(iter(keys.values())).importance))
     return sorted(keys.values(), key=lambda key: (bool(key.ignored), order.index(key.importance)))
 

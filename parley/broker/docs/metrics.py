@@ -1,4 +1,4 @@
-"""Generate ``docs/metrics.md`` from the catalogue of metrics."""
+"""Generates ``docs/metrics.md`` from the catalogue of metrics."""
 
 from __future__ import annotations
 

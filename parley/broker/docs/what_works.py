@@ -1,4 +1,4 @@
-"""Generate ``docs/what-works.md``: the features of Parley, and the APIs that a running broker serves.
+"""Generates ``docs/what-works.md``: the features of Parley, and the APIs that a running broker serves.
 
 A feature that users of Kafka expect is on the page even if Parley does not have it yet.
 """

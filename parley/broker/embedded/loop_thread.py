@@ -25,7 +25,7 @@ class LoopThread:
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        """Start the thread and wait until ``begin`` is done. Raises what ``begin`` raises."""
+        """Start the thread, and wait until ``begin`` is done. Raises the errors of ``begin``."""
         self._thread.start()
         self._started.result()
 

@@ -6,7 +6,7 @@ Meanwhile it keeps following the last known controller. The elected controller t
 registrations in the metadata (``live_brokers``). ``broker_state`` defines the states and their transitions.
 
 The cluster may move to another store while it runs (``store_move``). The broker then opens its next session in the
-store that is in charge. All epochs are carried over.
+store that the cluster now uses. All epochs are carried over.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class BrokerLifecycle:
 
     @property
     def store(self) -> KeyValue:
-        """The keys of the store that is currently in charge."""
+        """The keys and values of the store that the cluster currently uses."""
         return KeyValue(self.store_move.store, self._rng)
 
     def store_error(self) -> KafkaError | None:
@@ -394,7 +394,7 @@ class BrokerLifecycle:
                 future.cancel()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """React to a metadata change. Subscribed to the metadata."""
+        """Update the state of the membership after a metadata change (a subscriber of the metadata)."""
         self._epochs.note_image(delta, image)
         self._compare_with_metadata()
         self.store_move.controller_elected(image.controller_epoch)

@@ -117,7 +117,7 @@ class StoreCounts:
     # --- For the exporter ---
 
     def store_metrics(self, store: Backend, outage: StoreOutage) -> Iterable[Labeled]:
-        """Return the metrics of the store that is in charge."""
+        """Return the metrics of the store that the cluster currently uses."""
         now = self._monotonic()
         if self._in_use[0] is not store:
             self._in_use = store, now

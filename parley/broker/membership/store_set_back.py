@@ -52,7 +52,8 @@ class StoreSetBack:
         """Look for the mark in the store, and for metadata that this broker had before its term and the store does not
         have. Call this at the start of a term, before brokers are registered.
 
-        ``members()`` reads the members from the store. Raises CoordinationError, and what ``Controller.submit`` raises.
+        ``members()`` reads the members from the store. Raises CoordinationError, and the errors of
+        ``Controller.submit``.
         """
         mark, missing = await store.get(SET_BACK_KEY), self._controller.missing
         if mark is not None:
@@ -66,7 +67,7 @@ class StoreSetBack:
     async def until_set_back(self, store: Backend) -> None:
         """Wait until the store is set back during the term. Call this after ``check_store``.
 
-        Raises StoreChanged then, and the CoordinationError that ended a watch.
+        Raises StoreChanged when that happens, or the CoordinationError that ended a watch.
         """
         await race(self._until_marked(store), self._until_terms_disappear())
 
@@ -79,10 +80,11 @@ class StoreSetBack:
                     raise StoreChanged(mark.value.decode("utf-8", "replace"))
 
     async def _until_terms_disappear(self) -> None:
-        """Watch the list of terms. Its last entry, which is the current term, only gets higher versions.
+        """Watch the list of terms. Raises StoreChanged if its last entry, which is the current term, gets a lower
+        version.
 
-        Every write of metadata is an event here. So the list is read again only if the event shows an earlier one: the
-        watch may lag behind.
+        Every write of metadata causes an event. An event with a lower version may only mean that the watch lags behind,
+        so the list is then read again from the store.
         """
         store, latest, view = self._controller.store, self._controller.terms[-1]._replace(version=0), View()
         async with store.watch(TERMS) as watch:
@@ -99,7 +101,7 @@ class StoreSetBack:
         """Compare the terms in the store with the newest metadata that each member had seen when it joined.
 
         Raises Outranked if a member has seen a term whose epoch is not below this controller's epoch. Also raises
-        CoordinationError, and what ``Controller.submit`` raises.
+        CoordinationError, and the errors of ``Controller.submit``.
         """
         terms = self._controller.terms
         contradicting = [member for member in members if contradicts(terms, member.seen)]

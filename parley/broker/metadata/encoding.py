@@ -1,7 +1,7 @@
 """The values of the metadata as JSON, for the coordination store and for the messages between brokers.
 
 JSON values are plain lists and dicts. Decoding raises ValueError, KeyError, TypeError or IndexError for any other
-value. Code that reads data from outside turns these errors into one of its interface.
+value. Code that decodes data from outside the broker converts these errors to an error of its own interface.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ from parley.protocol.uuids import UUID
 _NO_RECOVERY: tuple[Any, ...] = ((), (), (), -1)
 """Defaults of the fields that partition states in older stores lack."""
 _USUAL_FIELDS = 5
-"""The number of fields of most partition states: the others have their defaults."""
+"""The number of fields that are encoded for most partition states: the remaining fields have their defaults."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
-"""One encoder for all values: ``json.dumps`` creates one for each, which takes longer than to encode a small value."""
+"""One encoder for all values: ``json.dumps`` creates one for each call, which takes longer than encoding a small
+value."""
 
 
 def to_json(value: Any) -> bytes:

@@ -7,7 +7,8 @@ import re
 from parley.protocol.errors import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
-"""In characters. This leaves room for ``-<partition>`` and a suffix in a file name of 255 bytes."""
+"""The maximum length of a topic name, in characters. It leaves room for ``-<partition>`` and a suffix in a file name of
+255 bytes."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"

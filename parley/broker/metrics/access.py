@@ -2,7 +2,7 @@
 
 ``metrics.listener=https://host:port`` uses ``listener.name.metrics.ssl.*``, or else the broker's ``ssl.*``. The users
 in ``listener.name.metrics.plain.sasl.jaas.config`` log in with HTTP basic authentication. Changes to the configuration
-and of the files apply from the next connection on. ``current`` blocks: call it in the exporter's threads.
+and to the files apply from the next connection on. ``current`` blocks: call it in the exporter's threads.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MetricsAccess:
 
 
 def _files(config: BrokerConfig) -> tuple[str, ...]:
-    """Return the files that the rules come from. Takes a millisecond."""
+    """Return the files from which the rules are read. This takes a millisecond."""
     own = config.for_listener(NAME)
     return tuple(filter(None, (own.ssl_keystore_location, own.ssl_truststore_location, own.ssl_crl_location)))
 

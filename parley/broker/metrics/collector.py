@@ -1,4 +1,4 @@
-"""Convert a broker's values to Prometheus metric families."""
+"""Converts a broker's values to Prometheus metric families."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 LOOP_TIMEOUT_S = 2.0
 """The time that the event loop may take to respond before it counts as stuck."""
 LOOP_WAITS = 20
-"""The number of parts into which this wait is divided. If the whole process is suspended, only one part elapses."""
+"""The number of parts into which a wait of ``LOOP_TIMEOUT_S`` is divided. If the whole process is suspended, only one
+part elapses."""
 
 LIVENESS = "/livez"
 IN_SYNC = "/insyncz"
@@ -70,7 +71,8 @@ class Exporter:
         out_of_sync: Callable[[], Sequence[str]] = tuple,
         needed: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Open the address. With port 0, any free port is used; see ``port``. Raises OSError that names the address.
+        """Open the address. With port 0, any free port is used; see ``port``. Raises OSError, whose message contains
+        the address.
 
         ``access`` returns the access rules; None means that every client has access. ``out_of_sync`` and ``needed``
         name the partitions that a rolling restart waits for (``parley.broker.replication.rolling_restart``); they run

@@ -1,4 +1,4 @@
-"""Measure the flushes of a broker's logs, which run in several threads."""
+"""Measures the flushes of a broker's logs, which run in several threads."""
 
 from __future__ import annotations
 

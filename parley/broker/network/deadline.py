@@ -14,7 +14,7 @@ PARTS: Final = 10
 
 
 class Deadline:
-    """Calls ``passed`` after ``seconds`` in which the event loop was running, unless it is cancelled before."""
+    """Calls ``passed`` after ``seconds`` in which the event loop was running, unless it is cancelled first."""
 
     __slots__ = ("_left", "_loop", "_part_s", "_passed", "_timer")
 

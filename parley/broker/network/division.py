@@ -55,7 +55,8 @@ def named(field: str, *names: str, needs_all: bool = False) -> Level:
 
 
 def in_order(field: str) -> Level:
-    """Return the level of a list whose elements name nothing. The response contains their results in the same order."""
+    """Return the level of a list whose elements have no names. The response contains their results in the same
+    order."""
     return Level((field,), None)
 
 

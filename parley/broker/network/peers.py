@@ -250,8 +250,8 @@ def says_not_controller(response: Any) -> bool:
 
 @cache
 def _lists_with_errors(kind: type[Struct]) -> tuple[str, ...]:
-    """Return the names of the fields that are lists of structs with error codes. Most of a response is in
-    other fields."""
+    """Return the names of the fields that are lists of structs with error codes. A search for errors can skip all other
+    fields, which make up most of a response."""
     found = []
     for each in kind.fields():
         element = each.type.element

@@ -3,7 +3,7 @@
 A response of many parts grows for seconds, and hundreds of clients may request such a response at the same time. Below
 ``MAKING_BYTES_MAX``, all responses are built in turn. Above it, only one part is built at a time, so that some
 responses are completed and free their memory before the others grow. The response with the fewest parts left and the
-oldest response build a part in alternation: small responses overtake large ones, but large ones do not starve.
+oldest response take turns building a part: small responses overtake large ones, but large ones do not starve.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 HEADER_BYTES: Final = 5
-"""The type, two bytes of version and two bytes of length, in plaintext in all versions of TLS."""
+"""The size of a record's header: one byte for the type, two for the version and two for the length. All versions of TLS
+send it in plaintext."""
 
 
 class RecordEnds:

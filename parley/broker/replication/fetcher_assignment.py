@@ -61,7 +61,7 @@ class ReplicaFetchers:
         rng: Random,
     ) -> None:
         """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run. ``leave`` is
-        for ``Truncations``."""
+        passed to ``Truncations``."""
         self._partitions = partitions
         self._per_leader = fetchers_per_leader(config())
         self.truncations = Truncations(partitions, config, leave)

@@ -165,7 +165,7 @@ class Healing:
             del self._damaged[damaged.partition]
 
     async def _attempt(self, damaged: DamagedPartition) -> None:
-        """Hand over if this broker leads, then fetch what is damaged from the other replicas."""
+        """Hand over if this broker leads, then fetch the damaged ranges from the other replicas."""
         partition = damaged.partition
         if damaged.must_hand_over(self._metadata.image.live_broker_ids(), self._monotonic()):
             damaged.step(HealEvent.HAND_OVER)

@@ -259,8 +259,8 @@ class HostedPartitions:
     def _drop(self, topic: str, partitions: list[Partition], *, is_stray: bool) -> None:
         """Stop hosting partitions. Their logs are deleted: they are renamed soon, and their files are removed later.
 
-        With ``is_stray`` the logs are kept under other names, because perhaps the cluster did not decide to remove
-        them, but the coordination store was set back to an older state.
+        With ``is_stray`` the logs are kept under other names, because the cluster may not have decided to remove them:
+        the coordination store may have been set back to an older state.
         """
         for partition in partitions:
             partition.close()

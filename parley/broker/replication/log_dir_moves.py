@@ -84,7 +84,7 @@ class LogDirMoves:
     def move(self, partition: Partition, directory: LogDirectory) -> None:
         """Start moving a replica. This cancels a move of the replica to another directory.
 
-        Raises what ``Partition.log`` raises.
+        Raises the errors of ``Partition.log``.
         """
         log = partition.log
         under_way = self._wanted.get(partition)

@@ -68,14 +68,15 @@ class IsrPolicy(Protocol):
     """Decides which followers join and leave the ISR of the partitions that this broker leads."""
 
     def leader_epoch_began(self, partition: Partition) -> None:
-        """This broker leads the partition under a new leader epoch. It knows nothing about the followers yet."""
+        """Called when this broker leads the partition under a new leader epoch. It knows nothing about the followers
+        yet."""
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
-        """A follower outside the ISR has fetched: it may be in sync now."""
+        """Called when a follower outside the ISR has fetched: it may be in sync now."""
 
     def outsider_changed(self, partition: Partition, replica: int) -> None:
-        """The broker of a follower outside the ISR has registered, or has been fenced or unfenced: its eligibility for
-        the ISR may have changed."""
+        """Called when the broker of a follower outside the ISR has registered, or has been fenced or unfenced: its
+        eligibility for the ISR may have changed."""
 
 
 class FixedIsr:
@@ -337,7 +338,7 @@ class Partition:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """True if enough replicas are in sync for ``acks=-1``: ``min_in_sync``, without computing it."""
+        """True if at least ``min_in_sync`` replicas are in sync. This is faster than a comparison with the property."""
         state, in_sync = self.state, len(self.state.isr)
         return in_sync >= self.log.config.min_insync_replicas or in_sync >= len(state.replicas)
 
@@ -355,8 +356,8 @@ class Partition:
     ) -> AppendInfo:
         """Append validated batches as the leader. All arguments except ``acks`` are those of ``Log.append_as_leader``.
 
-        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS (only with ``acks=-1``), and what the
-        log raises.
+        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS (only with ``acks=-1``), and the errors
+        of ``Log.append_as_leader``.
         """
         if not self.is_leader:
             raise KafkaError(self._why_not_leader)

@@ -14,12 +14,12 @@ class Clock(Protocol):
     """Two clocks. Their times must not be compared with each other."""
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970-01-01 UTC. This clock can jump in both directions: use it for
+        """Return the number of milliseconds since 1970-01-01 UTC. This clock can jump in both directions: use it for
         timestamps only."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary instant. They never decrease."""
+        """Return the number of seconds since an arbitrary instant. It never decreases."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Work in steps: a little work is done immediately, and much work with turns of the event loop between the steps."""
+"""Work in steps: a small amount of work is done immediately, and a large amount in several turns of the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Steps: TypeAlias = Generator[None, None, R]
-"""Work that pauses after each step, and finally returns its result."""
+"""Work that yields after each step, and finally returns its result."""
 
 
 def each_of(items: Iterable[T], size: int, act: Callable[[T], object]) -> Steps[None]:

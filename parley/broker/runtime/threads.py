@@ -69,4 +69,4 @@ class Threads:
 
 
 LOOP_THREADS = Threads()
-"""All work in the default executor of the event loop."""
+"""No separate threads: all work runs in the default executor of the event loop."""

@@ -253,7 +253,7 @@ DECLARED: Final = frozenset((row.api_key, row.type, row.operation) for row in RE
 _CONDITIONAL: Final = frozenset(
     _KEYS[name] for name in ("Fetch", "DescribeCluster", "FindCoordinator", "AddPartitionsToTxn", "WriteTxnMarkers")
 )
-"""APIs that need a right on the cluster only for some requests. Their guards decide for which."""
+"""APIs of which only some requests need a right on the cluster. Their guards decide which ones."""
 
 WHOLE_CLUSTER: Final[Mapping[int, Requirement]] = {
     row.api_key: row

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from parley.protocol.errors import ErrorCode, KafkaError
 
 GAP: Final = 0
-"""The offset contains no record, or none for consumers."""
+"""The acknowledgement type of an offset that contains no record, or no record for consumers."""
 ACCEPT: Final = 1
 RELEASE: Final = 2
 REJECT: Final = 3

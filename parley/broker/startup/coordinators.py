@@ -183,7 +183,8 @@ def _leader_epoch(metadata: Metadata, topic: str, index: int) -> int:
 
 
 class LateCreation:
-    """Creates the topics of coordinators, with a part that is created last, together with the request handlers."""
+    """Creates the topics of coordinators, by calling a part that does not exist until the request handlers are
+    created."""
 
     def __init__(self) -> None:
         self.create: Callable[[str], Awaitable[None]] | None = None

@@ -21,10 +21,10 @@ from parley.light_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """This broker's identity, and the store in charge of its cluster."""
+    """This broker's identity, and the store that its cluster uses."""
 
     store_move: StoreMoveParticipant
-    """Holds the store that is in charge, and follows the cluster when it moves to another store."""
+    """Holds the store that the cluster uses, and follows the cluster when it moves to another store."""
     store_move_driver: StoreMoveDriver
     """Moves the cluster to another store while this broker is the controller."""
     epochs: EpochFile

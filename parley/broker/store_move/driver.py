@@ -196,7 +196,8 @@ class StoreMoveDriver:
             _log.warning("a move to another store was abandoned: the controller has changed")
 
     async def _move(self, request: _Request, session: Session, members: Expected) -> str | None:
-        """Carry out a move. Returns None if the requested store is in charge, otherwise the reason for the failure.
+        """Carry out a move. Returns None if the cluster now uses the requested store, otherwise the reason for the
+        failure.
 
         The controller that is elected in the new store reports the end of a successful move. If the requested store was
         already in charge, the reported state is that before the request.

@@ -1,7 +1,7 @@
-"""A broker's part in a move to another coordination store: it follows the store that is in charge of the cluster.
+"""A broker's part in a move to another coordination store: it follows the cluster from one store to the next.
 
-Every broker watches which store is in charge. During a move it tests the connection to the new store and reports the
-result in the old one. When the cluster has moved, the broker continues in the new store. The move is then complete,
+Every broker watches which store the cluster uses. During a move it tests the connection to the new store and reports
+the result in the old one. When the cluster has moved, the broker continues in the new store. The move is then complete,
 even if the controller that drove it has died. From the freeze until the broker knows a controller that was elected in
 the new store, requests for the controller wait instead of failing. The states, and what changes them::
 
@@ -51,7 +51,7 @@ OPEN_MAX_S = 20.0
 HOLD_MAX_S = 5.0
 """The longest time, in seconds, that requests for the controller wait while the cluster changes stores."""
 STOP_MAX_S = 5.0
-"""The time limit for closing the store in charge when the broker stops, in seconds. After that, sessions expire by
+"""The time limit, in seconds, for closing the current store when the broker stops. After that, sessions expire by
 themselves."""
 CLOSE_MAX_S = 2.0
 """The time limit for closing the old store, in seconds. After that, its sessions expire by themselves."""
@@ -95,7 +95,7 @@ MOVE_TRANSITIONS: dict[tuple[MoveState, MoveEvent], MoveState] = {
 
 
 class StoreMoveParticipant:
-    """Follows the store in charge of the cluster."""
+    """Keeps the current store of the cluster open, and follows the cluster to another store."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class StoreMoveParticipant:
     ) -> None:
         """``remember(identity)`` records in the data directories which store they now belong to."""
         self.store = store
-        """The store that is in charge, as far as this broker knows."""
+        """The store that the cluster uses, as far as this broker knows."""
         self._backend_at = backend_at
         self._remember = remember
         self._rng = rng
@@ -128,7 +128,7 @@ class StoreMoveParticipant:
     # --- Following the store in charge ---
 
     async def follow(self, member: str, session: Session) -> None:
-        """Watch which store is in charge. Raises Moved if another store is in charge, or the error that ends the watch.
+        """Watch which store the cluster uses. Raises Moved if the cluster has moved, or the error that ends the watch.
 
         ``member`` is this broker's id in the group of brokers.
         """
@@ -152,7 +152,7 @@ class StoreMoveParticipant:
             await attempts.close()
 
     async def continue_in_new_store(self, left_epoch: int, known_epoch: int) -> None:
-        """Find the store that is in charge and make it ``store``. Retries until that store responds.
+        """Find the store that the cluster now uses, and make it ``store``. Retries until that store responds.
 
         ``left_epoch`` is the epoch of the last controller that the old store named. ``known_epoch`` is the epoch of the
         controller in the metadata, which may already have been elected in the new store.
@@ -177,10 +177,10 @@ class StoreMoveParticipant:
         _log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
 
     async def open_again(self, failed: Callable[[str], None]) -> None:
-        """Open the store in charge again: it is the same store, but was set back. Retries until the store responds, and
+        """Open the current store again: it is the same store, but was set back. Retries until the store responds, and
         calls ``failed(reason)`` after each attempt in which it did not.
 
-        Raises what ``Backend.open`` raises, for example WrongStore if there is another store now. Raises Moved if the
+        Raises the errors of ``Backend.open``, for example WrongStore if there is another store now. Raises Moved if the
         restored store is not in charge.
         """
         old = self.store
@@ -252,8 +252,8 @@ class StoreMoveParticipant:
                 await store.close()
 
     async def close(self) -> None:
-        """Close the store in charge, and the previous store if it is still open. Drop the connection to a store that
-        does not respond in time."""
+        """Close the current store, and the previous store if it is still open. Drop the connection to a store that does
+        not respond in time."""
         try:
             async with asyncio.timeout(STOP_MAX_S):
                 await self.store.close()

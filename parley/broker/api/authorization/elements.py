@@ -1,5 +1,5 @@
-"""Refusal of single elements of a request: guards find the forbidden elements, and the response reports an error for
-each. All other elements are handled."""
+"""Refusal of individual elements of a request: guards find the forbidden elements, and the response contains an error
+for each of them. The handler processes all other elements."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class Checks:
         *,
         is_probe: bool = False,
     ) -> Steps[set[str]]:
-        """Return the ``names`` on which the client may perform the operation. Probes do not appear in the audit log."""
+        """Return the ``names`` on which the client may perform the operation. If ``is_probe``, the checks are not
+        audited."""
         asked = (context, operation, type)
         may = self.authorization.probe(*asked) if is_probe else partial(self.authorization.may, *asked)
         allowed = set()
@@ -106,7 +107,7 @@ def made_of(elements: Iterable[E], make: Callable[[E], Steps[R]]) -> Steps[list[
 
 
 def refusal(context: RequestContext, operation: Operation, type: ResourceType, name: str = "") -> str:
-    """Return the error message for a client that lacks a right, with the right and the resource."""
+    """Return the error message for a client that lacks a right. It names the right and the resource."""
     right = operation.name.title().replace("_", "")
     resource = type.name.lower().replace("_", " ")
     on = f"the {resource} '{name}'" if type is not ResourceType.CLUSTER else "the cluster"
@@ -159,7 +160,8 @@ async def _changed(pending: Awaitable[Any], change: Callable[[Any], Any]) -> Any
 def with_refused(
     handler: Handler, context: RequestContext, request: Any, field: str, kept: list[Any], refused: list[Any], into: str
 ) -> Any:
-    """Handle the elements ``kept`` as ``request.field``, and add ``refused`` to the list ``into`` of the response.
+    """Handle only the elements ``kept`` of the list ``field``, and add ``refused`` to the list ``into`` of the
+    response.
 
     If no element is kept, the handler is not called.
     """

@@ -45,11 +45,11 @@ _TOPIC_REFUSED, _GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 
 _OF_GROUPS = 8
-"""The first version of OffsetFetch for several groups."""
+"""The first version of OffsetFetch that can name several groups."""
 _WITH_ERROR_CODE = 2
 """The first version of OffsetFetch with an error code for the whole response."""
 _KEYS_SINCE = 4
-"""The first version of FindCoordinator for several keys."""
+"""The first version of FindCoordinator that can contain several keys."""
 _SHARE_KEY = 2
 """The key type of share coordinators."""
 

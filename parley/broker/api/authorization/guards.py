@@ -1,4 +1,4 @@
-"""Guards: authorization between a request and its handler, if the broker has an authorizer.
+"""Guards authorize requests before the handlers see them, if the broker has an authorizer.
 
 A guard enforces the rows of the table ``parley.broker.security.requirements`` for one API. It refuses the whole
 request, or removes the elements that the client may not use from the request and adds their errors to the response. A

@@ -40,7 +40,7 @@ class FetchQuotas(Protocol):
         """Count records that a fetch returns regardless of the quota."""
 
     def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
-        """Run a step of a waiting fetch and count its time."""
+        """Run a step of a waiting fetch, and count its time toward the client's request quota."""
 
 
 class _Unlimited:

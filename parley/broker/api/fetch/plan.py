@@ -91,7 +91,7 @@ def plan_omission(
 
 
 def is_at_end(target: FetchTarget, partition: Partition, params: FetchParams) -> bool:
-    """Return True if the client may fetch the partition as before, and there are no records for it."""
+    """Return True if the client may still fetch the partition, and the partition has no new records for it."""
     return (
         target.is_verified
         and partition.is_open

@@ -13,7 +13,7 @@ class RecoveryStrategy(StrEnum):
     """When the controller elects a leader for a partition that has lost all of its eligible replicas (KIP-966)."""
 
     BALANCED = "Balanced"
-    """Recover when all replicas that were eligible last have reported. If none of them is intact, wait for the reports
+    """Recover when all replicas that were last eligible have reported. If none of them is intact, wait for the reports
     of all replicas."""
     AGGRESSIVE = "Aggressive"
     """Recover from the replicas that have reported, without waiting for the other replicas."""

@@ -20,7 +20,7 @@ from parley.light_dataclasses import dataclass
 _log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
-"""The pause between two checks whether a line is due."""
+"""The interval at which the controller checks whether a log line is due."""
 RESTART_S = 15.0
 """How long a broker may take to restart before a partition that waits for it is logged."""
 TOPICS_MAX = 5

@@ -35,7 +35,7 @@ class Choice:
     leader: int = NO_LEADER
     is_unclean: bool = False
     is_after_power_cut: bool = False
-    """True if the recovery is clean except for power cuts: the machines of all replicas that were eligible last have
+    """True if the recovery is clean except for power cuts: the machines of all replicas that were last eligible have
     lost power, and records that had not been written to any disk by then may be lost."""
     missing_records: int = 0
     """The number of records below the highest reported high watermark that the leader lacks."""

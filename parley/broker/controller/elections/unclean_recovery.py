@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 RETRY_S = 1.0
 """The pause in seconds before the next request to a broker that has not responded."""
 EARLY_S = 0.05
-"""The pause in seconds before the next request to a broker that has not applied the newest metadata. It has been sent
-already."""
+"""The pause in seconds before the next request to a broker that has not applied the newest metadata. The metadata is
+already on its way to it."""
 PARTITIONS_MAX = 1000
 """The maximum number of partitions in one decision, so that the decisions behind it do not wait long."""
 
@@ -67,8 +67,8 @@ class UncleanRecovery:
         self._leaderless_log = self._new_log()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Record partitions that lost their leader, and try again after a change that may help. Subscribed to the
-        metadata."""
+        """Record partitions that lost their leader, and try again after a change that may help (a subscriber of the
+        metadata)."""
         for change in delta.changes:
             match change:
                 case PartitionChanged(topic, index, state):
@@ -103,7 +103,7 @@ class UncleanRecovery:
                 pass
 
     async def elect(self, controller: Controller, wanted: Sequence[TopicPartition]) -> list[ElectionOutcome]:
-        """Hold an unclean election that an operator has requested. Raises what ``Controller.submit`` raises."""
+        """Hold an unclean election that an operator has requested. Raises the errors of ``Controller.submit``."""
         reports = await self._ask(wanted)
         decide = partial(elect_unclean_leaders, wanted=wanted, reports=reports, rules=self._rules)
         outcomes, recoveries = await controller.submit(decide)

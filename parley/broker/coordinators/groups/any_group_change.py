@@ -24,7 +24,7 @@ class HasEpochs(HasMembers[Any], Protocol):
 
 
 class HasId(Protocol):
-    """A member."""
+    """A member of a group, with its id."""
 
     @property
     def member_id(self) -> str: ...

@@ -50,7 +50,8 @@ class BackgroundWork:
     """The threads; None means the event loop's default executor."""
 
     def assign(self, shard: GroupShard, group_id: str) -> None:
-        """Start deciding the target assignment of a consumer group or streams group, unless it is being decided."""
+        """Start computing the target assignment of a consumer group or streams group, unless a thread is already doing
+        so."""
         group = shard.consumer_group(group_id) or shard.streams_group(group_id)
         if group is not None and not group.is_assigning:
             group.is_assigning = True
@@ -70,7 +71,7 @@ class BackgroundWork:
             group.is_assigning = False
 
     def match(self, shard: GroupShard, group_id: str, context: RequestContext) -> None:
-        """Start matching the regular expressions of a group, unless they are being matched."""
+        """Start matching the regular expressions of a group, unless a thread is already doing so."""
         group = shard.consumer_group(group_id)
         if group is not None and not group.is_resolving:
             group.is_resolving = True

@@ -177,7 +177,7 @@ class GroupCoordinator:
         return self.runtime.state_of(group_id)
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group, or None if it does not exist. Raises what ``check_owned`` raises.
+        """Return a group, or None if it does not exist. Raises the errors of ``check_owned``.
 
         Its offsets may not be replicated yet. Use ``read`` to wait for the in-sync replicas.
         """
@@ -331,7 +331,7 @@ class GroupCoordinator:
         The caller must have verified the transaction with its coordinator. ``check_verified`` is called immediately
         before the offsets are written, and raises KafkaError if a marker ended the transaction in the meantime.
 
-        Raises what ``commit`` raises, and INVALID_PRODUCER_EPOCH for a fenced producer.
+        Raises the errors of ``commit``, and INVALID_PRODUCER_EPOCH for a fenced producer.
         """
         self.check_owned(committer.group_id)
 

@@ -1,5 +1,4 @@
-"""A large target assignment that a thread decides. The thread also encodes its records, which takes as long as
-deciding."""
+"""A large target assignment that a thread computes. The thread also encodes its records, which takes just as long."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from parley.broker.coordinators.decision import KeyValue
 T = TypeVar("T")
 
 NOT_ENCODED: Final[Mapping[str, KeyValue]] = MappingProxyType({})
-"""No encoded records, because the assignment was not decided in a thread."""
+"""No encoded records, because the assignment was not computed in a thread."""
 
 
 class DecidedTargets(NamedTuple, Generic[T]):
@@ -25,7 +24,7 @@ class DecidedTargets(NamedTuple, Generic[T]):
 def decided_targets(
     decide: Callable[[], Mapping[str, T]], known: Mapping[str, T], record: Callable[[str, T], KeyValue]
 ) -> DecidedTargets[T]:
-    """Decide the targets, and encode those that differ from ``known``.
+    """Compute the targets, and encode those that differ from ``known``.
 
     A thread calls this, so ``known`` must not change in the meantime.
     """

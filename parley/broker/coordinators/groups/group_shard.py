@@ -80,7 +80,7 @@ class Surroundings:
     on_epoch_begun: Callable[[], None]
     """Called when a consumer group has started another epoch."""
     assign_in_thread: Callable[[GroupShard, str], None]
-    """Starts deciding the target assignment of a large consumer group or streams group."""
+    """Starts computing the target assignment of a large consumer group or streams group."""
     match_in_thread: Callable[[GroupShard, str, RequestContext], None]
     """Starts matching the regular expressions of a consumer group against the topics that a client may describe."""
     share_settings: Callable[[str], MembersSettings]
@@ -134,7 +134,8 @@ class GroupShard:
             group.membership = REMOVED
 
     def assign_in_thread(self, group_id: str) -> None:
-        """Start deciding the target assignment of a consumer group or streams group, unless it is being decided."""
+        """Start computing the target assignment of a consumer group or streams group, unless a thread is already doing
+        so."""
         self._surroundings.assign_in_thread(self, group_id)
 
     # --- Consumer groups ---
@@ -145,7 +146,7 @@ class GroupShard:
         return None if group is None else group.consumer
 
     def match_in_thread(self, group_id: str, context: RequestContext) -> None:
-        """Start matching the regular expressions of a consumer group, unless they are being matched."""
+        """Start matching the regular expressions of a consumer group, unless a thread is already doing so."""
         self._surroundings.match_in_thread(self, group_id, context)
 
     # --- Share groups ---

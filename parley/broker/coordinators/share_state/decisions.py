@@ -42,7 +42,7 @@ def initialize(
     A group coordinator that does not know whether its initialization was stored repeats it, perhaps after members have
     acknowledged records. An initialization with the stored state epoch and without an offset therefore changes nothing.
     If a leader replaces the state in the same state epoch, earlier leaders stay fenced. Raises FENCED_STATE_EPOCH if a
-    higher state epoch is stored. For a leader, it also raises what ``write`` raises.
+    higher state epoch is stored. For a leader, it also raises the errors of ``write``.
     """
     if leader_epoch != NO_CHECK:
         known: StoredState | None = _led(key, "Initialize", leader_epoch, state_epoch, shard)

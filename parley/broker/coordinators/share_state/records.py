@@ -116,7 +116,7 @@ def read_update(value: bytes) -> tuple[ShareUpdateValue, list[StateBatch]]:
 
 
 def _batches(stored: Iterable[ShareSnapshotValue.StateBatch | ShareUpdateValue.StateBatch]) -> list[StateBatch]:
-    """Return the valid batches. With an invalid batch, no leader could load the share partition."""
+    """Return the valid batches. A single invalid batch would keep every leader from loading the share partition."""
     read = (
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in stored
     )

@@ -60,10 +60,10 @@ class TransactionCoordinator:
     no append, which would prove that this broker still coordinates, and the new coordinator may have ended the
     transaction. In both cases it raises NOT_COORDINATOR, and the producer or the partition's leader retries.
 
-    Another broker may also become the coordinator while this one is in contact, and has only not heard of it yet. So a
-    final error waits until the in-sync replicas have stored the state again from which it follows: they accept records
-    from the current coordinator only. Otherwise, a producer could get INVALID_TXN_STATE because of its previous
-    transaction.
+    Another broker may also have become the coordinator although this broker is in contact with the controller: the
+    change just has not reached it yet. So before this broker returns a final error, it writes the state from which the
+    error follows again, and waits for the in-sync replicas: they accept records only from the current coordinator.
+    Otherwise, a producer could get INVALID_TXN_STATE because of its previous transaction.
     """
 
     def __init__(

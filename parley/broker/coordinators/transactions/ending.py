@@ -207,7 +207,7 @@ def complete(
 ) -> Decision[None]:
     """Store that the transaction of ``producer`` is complete: all its markers have been written.
 
-    Does nothing if it is complete already.
+    Does nothing if it is already complete.
     """
     known = shard.transactions.get(transactional_id)
     if known is None or known.state not in PREPARED or known.identity != producer:

@@ -1,4 +1,4 @@
-"""Generate ``docs/log-lines.md``: every line at level warning or error, its meaning, and what to do."""
+"""Generates ``docs/log-lines.md``: every line at level warning or error, its meaning, and what to do."""
 
 from __future__ import annotations
 

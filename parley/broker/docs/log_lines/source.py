@@ -1,9 +1,9 @@
-"""Find the lines that the code logs at level warning or error, by parsing its source.
+"""Finds the lines that the code logs at level warning or error, by parsing its source.
 
 1. A call of a method of ``_log`` contains its event as a constant. The same is true of ``FailureLog.report``, whose
    level is error, and of ``logging.LogRecord``, whose level is warning.
-2. A call that passes on the event of its caller is listed in ``PASSED_ON``, with the events that reach it. Each of them
-   must be a constant in the same module.
+2. A call that logs an event that its caller supplies is listed in ``PASSED_ON``, with the events that reach it. Each of
+   them must be a constant in the same module.
 3. ``%s`` and similar placeholders become "...", because the log contains values in their place.
 """
 

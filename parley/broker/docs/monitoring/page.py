@@ -1,5 +1,5 @@
-"""Generate ``docs/monitoring.md``: what to monitor, the alerts, the dashboards, and the metrics on Kafka's
-own page."""
+"""Generates ``docs/monitoring.md``: what to monitor, the alerts, the dashboards, and the metrics on Kafka's own
+page."""
 
 from __future__ import annotations
 

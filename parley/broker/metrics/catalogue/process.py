@@ -1,4 +1,4 @@
-"""Metrics of the broker's process, and of the resources of which it runs short."""
+"""Metrics of the broker's process, and of the resources that it has run out of."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProcessMetrics(Instruments, title="Process"):
 
 
 class ShortageMetrics(Instruments, title="Shortages", labels=("resource",)):
-    """The resources of which the process has run short: file descriptors, memory."""
+    """The resources that the process has run out of: file descriptors, memory."""
 
     shortages: int = counter(
         "parley_shortages", "Operations that failed because of a shortage since the process started."

@@ -27,7 +27,7 @@ from parley.protocol.security.kerberos import (
 
 _RULES_KEY: Final = "sasl.kerberos.principal.to.local.rules"
 _THREAD: Final = ThreadPoolExecutor(1, "kerberos logins")
-"""Shared by all listeners. Like the event loop, it handles one login at a time."""
+"""The thread for Kerberos logins, which all listeners share. Like the event loop, it handles one login at a time."""
 
 
 class GssapiMechanism:

@@ -24,20 +24,20 @@ SHOWN_NAME_MAX = 64
 
 
 class LoginState(IntEnum):
-    """The states of a login. Each is described by what the login waits for."""
+    """The states of a login."""
 
     START = 0
-    """ApiVersions or SaslHandshake."""
+    """The login waits for ApiVersions or SaslHandshake."""
     VERSIONS_SENT = 1
-    """SaslHandshake."""
+    """The login waits for SaslHandshake."""
     TOKENS = 2
-    """SaslAuthenticate."""
+    """The login waits for SaslAuthenticate."""
     RAW_TOKENS = 3
-    """A frame that is a token."""
+    """The login waits for a frame that contains a token without a header."""
     COMPLETE = 4
-    """Nothing: the client is logged in."""
+    """The client is logged in."""
     REFUSED = 5
-    """Nothing: the login failed and the connection is closing (final)."""
+    """The login has failed, and the connection is closing (final)."""
 
 
 class LoginEvent(IntEnum):

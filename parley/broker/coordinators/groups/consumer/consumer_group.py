@@ -3,7 +3,7 @@
 It changes only when records are applied (``GroupShard.replay``). Decisions return records (``group_change.py``).
 
 * The *group epoch* rises whenever a new target assignment is needed.
-* The *target epoch* is the group epoch for which the target assignment was decided.
+* The *target epoch* is the group epoch for which the target assignment was computed.
 * A *member epoch* is the target epoch that the member has reached or is about to reach.
 """
 
@@ -36,7 +36,7 @@ class ConsumerGroupState(Enum):
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
-    """A new target assignment is needed and not decided yet."""
+    """A new target assignment is needed and not computed yet."""
     RECONCILING = "Reconciling"
     """Some members do not have their target assignment yet."""
     STABLE = "Stable"
@@ -65,7 +65,7 @@ class ConsumerGroup:
     """The member ids of static members, by instance id."""
     target_epoch: int = FIRST_EPOCH
     target_since_ms: int = 0
-    """When the target assignment was decided, or 0 if it never was."""
+    """When the target assignment was computed, or 0 if it never was."""
     targets: dict[str, Assignment] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class ConsumerGroup:
     metadata_checked: bool = False
     """True if ``metadata_hash`` is the hash of the current topics. Not stored: a loaded group checks again."""
     is_assigning: bool = False
-    """True while a thread decides the target assignment. Not stored."""
+    """True while a thread computes the target assignment. Not stored."""
     is_resolving: bool = False
     """True while a thread matches the regular expressions. Not stored."""
     match_tried_ms: int = 0

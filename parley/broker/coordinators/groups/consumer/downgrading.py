@@ -47,12 +47,12 @@ def downgraded(
     joining: tuple[Member, Member] | None = None,
     rebalances: bool = True,
 ) -> Decision[T] | None:
-    """Convert the group to a classic group without ``members``. The remaining ones keep their partitions and rejoin.
+    """Convert the group to a classic group without ``members``. The remaining members keep their partitions and rejoin.
 
     Returns None if the topic would not accept the record of the classic group, which contains all members. The group
     then stays a consumer group.
 
-    ``joining`` is the old and the new incarnation of a static member that rejoins with the classic protocol. With
+    ``joining`` contains the old and the new incarnation of a static member that rejoins with the classic protocol. With
     ``rebalances``, all members must rejoin immediately.
     """
     change = MembershipChange(shard, group.group_id, now_ms)

@@ -189,17 +189,17 @@ class GroupChange(AnyGroupChange[ConsumerGroup, Member]):
         self.records.append(regex_record(self.group_id, regex, resolved))
 
     def remove_regex(self, regex: str) -> None:
-        """Remove a regular expression that no member subscribes to any more."""
+        """Remove a regular expression to which no member subscribes anymore."""
         self.regexes.pop(regex, None)
         self.records.append(regex_tombstone(self.group_id, regex))
 
     # --- The target assignment ---
 
     def update_target(self) -> None:
-        """Decide a new target assignment if the last one is for an earlier group epoch.
+        """Compute a new target assignment if the last one is for an earlier group epoch.
 
         The decision waits until ``consumer.assignment.interval.ms`` have passed since the last one. A large target
-        assignment is decided in a thread. Until then, the last target assignment stays valid. Raises
+        assignment is computed in a thread. Until then, the last target assignment stays valid. Raises
         UNKNOWN_SERVER_ERROR if the assignor fails.
         """
         if self.epoch <= self.target_epoch or self.group.is_assigning:
@@ -242,7 +242,7 @@ class GroupChange(AnyGroupChange[ConsumerGroup, Member]):
 
 
 def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Decide the target assignment of a group, because enough time has passed since the last one."""
+    """Compute the target assignment of a group, because enough time has passed since the last one."""
     group = shard.consumer_group(group_id)
     if group is None or not group.members:
         return Decision(None)
@@ -254,7 +254,7 @@ def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[An
 def in_steps(
     shard: GroupShard, group: ConsumerGroup
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return two functions for a large target assignment: one that decides it in a thread, and one that stores it."""
+    """Return two functions for a large target assignment: one that computes it in a thread, and one that stores it."""
     members = list(group.members.values())
     spec = group_spec(members, group.targets, group.regexes, shard.image())
     instances = {
@@ -273,7 +273,7 @@ def install_targets(
     shard: GroupShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a target assignment that a thread has decided for ``epoch``.
+    """Store a target assignment that a thread has computed for ``epoch``.
 
     Skips members that left in the meantime. ``instances`` maps the ids of static members to their instance ids: a
     member that has replaced one of them gets its target. Stores nothing if ``group`` was replaced by another group with

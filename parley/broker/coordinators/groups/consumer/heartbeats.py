@@ -3,7 +3,7 @@
 A heartbeat is decided in three steps, unless it changes nothing.
 
 1. Add or update the member. A new subscription starts a new group epoch.
-2. If the group epoch is higher than the target epoch, decide a new target assignment.
+2. If the group epoch is higher than the target epoch, compute a new target assignment.
 3. Move the member toward its target assignment.
 """
 
@@ -289,7 +289,8 @@ def _reported(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return True if the heartbeat contains all fields, as it does if the member may not know its assignment."""
+    """Return True if the heartbeat contains all fields. A member sends all of them if it is not sure of its
+    assignment."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

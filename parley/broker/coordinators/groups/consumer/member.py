@@ -108,5 +108,5 @@ def partitions_of(owned: Owned) -> dict[UUID, tuple[int, ...]]:
 
 
 def in_epoch(assignment: Assignment, epoch: int) -> dict[UUID, dict[int, int]]:
-    """Return the partitions as assigned in ``epoch``."""
+    """Return the partitions, each with ``epoch`` as the epoch in which it was assigned."""
     return {topic: dict.fromkeys(partitions, epoch) for topic, partitions in assignment.items() if partitions}

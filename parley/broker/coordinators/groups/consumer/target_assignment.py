@@ -1,7 +1,7 @@
-"""The target assignment of a consumer group: the partitions that each member is to own after all steps.
+"""The target assignment of a consumer group: the partitions that each member will own when all members have reconciled.
 
-An assignor decides it. For a small group, that happens in the heartbeat that needs it. For a large group, a thread
-decides it from a copy of the data, and the previous target assignment stays valid until the new one is stored.
+An assignor computes it: for a small group in the heartbeat that needs it. For a large group, a thread computes it from
+a copy of the data, and the previous target assignment stays valid until the new one is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 
 LARGE: Final = 2_000
-"""The number of members and partitions above which a thread decides, because deciding takes milliseconds."""
+"""The number of members and partitions above which a thread computes the assignment, because that takes
+milliseconds."""
 
 
 def subscribed_names(member: Member, regexes: Mapping[str, ResolvedRegex]) -> Set[str]:
@@ -53,7 +54,7 @@ def group_spec(
 
 
 def size_of(members: int, names: Set[str], image: MetadataImage) -> int:
-    """Return the number of members and partitions of an assignment, which determines how long deciding it takes."""
+    """Return the number of members and partitions of an assignment, which determines how long the computation takes."""
     return members + sum(len(image.topics[name].partitions) for name in names if name in image.topics)
 
 

@@ -118,7 +118,7 @@ class ShareGroupChange(AnyGroupChange[ShareGroup, ShareMember]):
     # --- The target assignment ---
 
     def update_target(self) -> None:
-        """Decide a new target assignment if the last one is for an earlier group epoch.
+        """Compute a new target assignment if the last one is for an earlier group epoch.
 
         The decision waits until ``share.assignment.interval.ms`` have passed since the last one. Until then, the last
         target assignment stays valid.
@@ -157,7 +157,7 @@ class ShareGroupChange(AnyGroupChange[ShareGroup, ShareMember]):
 
 
 def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Decide the target assignment of a group, because enough time has passed since the last one."""
+    """Compute the target assignment of a group, because enough time has passed since the last one."""
     group = shard.share_group(group_id)
     if group is None or not group.members:
         return Decision(None)

@@ -3,7 +3,7 @@
 A heartbeat is decided in three steps.
 
 1. Add or update the member. A new subscription starts a new group epoch.
-2. If the group epoch is higher than the target epoch, decide a new target assignment.
+2. If the group epoch is higher than the target epoch, compute a new target assignment.
 3. Let the member enter the target's epoch. It gets its partitions immediately, because members share partitions.
 
 Partitions that members subscribe to for the first time are initialized at the share coordinator before they are

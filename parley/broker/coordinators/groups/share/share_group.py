@@ -81,7 +81,7 @@ class ShareGroup:
     members: dict[str, ShareMember] = field(default_factory=dict)
     target_epoch: int = FIRST_EPOCH
     target_since_ms: int = 0
-    """When the target assignment was decided, or 0 if it never was."""
+    """When the target assignment was computed, or 0 if it never was."""
     targets: dict[str, Assignment] = field(default_factory=dict)
     stored: Stored = NOTHING_STORED
     has_stored_record: bool = False

@@ -235,8 +235,8 @@ class _Counts:
         return name in self._fixed or name in self._flexible
 
     def _count_of_fixed(self, repartitions: Mapping[str, int]) -> int:
-        """Return the number of partitions of all repartition topics with a requested number. As in Kafka, they must all
-        have the same number.
+        """Return the number of partitions that all repartition topics with a requested number must have in common, as
+        in Kafka.
 
         No copartition group changes it, so it is computed only once.
         """

@@ -122,8 +122,8 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
         self.records.append(topology_record(self.group_id, topology))
 
     def configure(self, topology: Topology) -> Configured:
-        """Configure the topology again if its topics may have changed. Raises what ``configuration.configure``
-        raises."""
+        """Configure the topology again if its topics may have changed. Raises the errors of
+        ``configuration.configure``."""
         group = self.group
         is_unknown = group.topology is None or self.configured is None
         if is_unknown or not group.metadata_checked:
@@ -160,10 +160,10 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
             self.timers[TimerKind.STREAMS_DELAY, self.group_id] = Timer(delay_ms, partial(delay_ended, self.group_id))
 
     def update_target(self, settings: Mapping[str, str]) -> None:
-        """Decide a new target assignment if the last one is for an earlier group epoch.
+        """Compute a new target assignment if the last one is for an earlier group epoch.
 
         The decision waits until ``streams.assignment.interval.ms`` have passed since the last one. A large target
-        assignment is decided in a thread. Until then, the last target assignment stays valid.
+        assignment is computed in a thread. Until then, the last target assignment stays valid.
         """
         if self.is_delayed:
             self._note_delay("Assignment delayed due to the configured initial rebalance delay.")
@@ -208,7 +208,7 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
 
 
 def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Decide the first target assignment, because members have had time to join."""
+    """Compute the first target assignment, because members have had time to join."""
     group = shard.streams_group(group_id)
     if group is None:
         return Decision(None)
@@ -222,7 +222,7 @@ def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
 def in_steps(
     group: StreamsGroup,
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return two functions for a large target assignment: one that decides it in a thread, and one that stores it."""
+    """Return two functions for a large target assignment: one that computes it in a thread, and one that stores it."""
     decide = deciding(group.members.values(), group.targets, group.configured, group.last_settings)
     with_records = partial(decided_targets, decide, dict(group.targets), partial(target_record, group.group_id))
     return with_records, partial(install_targets, group, group.epoch)
@@ -231,7 +231,7 @@ def in_steps(
 def install_targets(
     group: StreamsGroup, epoch: int, decided: DecidedTargets[TargetTasks], shard: GroupShard, now_ms: int
 ) -> Decision[None]:
-    """Store a target assignment that a thread has decided for ``epoch``.
+    """Store a target assignment that a thread has computed for ``epoch``.
 
     Skips members that left in the meantime. Stores nothing if ``group`` was replaced by another group with the same id.
     """

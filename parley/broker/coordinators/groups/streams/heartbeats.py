@@ -5,7 +5,7 @@ A heartbeat is decided in these steps, as in Kafka.
 1. Add or update the member.
 2. Take the group's topology from the first member, and configure it. Its internal topics may have to be created.
 3. If any of these has changed, start a new group epoch.
-4. If the group epoch is higher than the target epoch, decide a new target assignment.
+4. If the group epoch is higher than the target epoch, compute a new target assignment.
 5. Move the member toward its target (``reconciliation.py``).
 """
 

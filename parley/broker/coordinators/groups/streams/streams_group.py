@@ -151,7 +151,7 @@ class StreamsGroup:
     members: dict[str, StreamsMember] = field(default_factory=dict)
     target_epoch: int = FIRST_EPOCH
     target_since_ms: int = 0
-    """When the target assignment was decided, or 0 if it never was."""
+    """When the target assignment was computed, or 0 if it never was."""
     targets: dict[str, TargetTasks] = field(default_factory=dict)
     owners: TaskOwners = field(default_factory=TaskOwners)
 
@@ -161,7 +161,7 @@ class StreamsGroup:
     metadata_checked: bool = False
     """True if ``metadata_hash`` is the hash of the current topics."""
     is_assigning: bool = False
-    """True while a thread decides the target assignment."""
+    """True while a thread computes the target assignment."""
     is_delayed: bool = False
     """True while the first assignment waits for more members to join."""
     shutdown_by: str | None = None

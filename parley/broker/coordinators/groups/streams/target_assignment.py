@@ -1,6 +1,6 @@
-"""The target assignment of a streams group: the tasks that each member is to have after all steps.
+"""The target assignment of a streams group: the tasks that each member will have when all members have reconciled.
 
-For a small group, it is decided in the heartbeat that needs it. For a large group, a thread decides it from a copy of
+For a small group, it is computed in the heartbeat that needs it. For a large group, a thread computes it from a copy of
 the data, and the previous target assignment stays valid until the new one is stored.
 """
 
@@ -17,11 +17,12 @@ from parley.broker.coordinators.groups.streams.streams_group import StreamsMembe
 from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
 
 LARGE: Final = 2_000
-"""The number of members and tasks above which a thread decides, because deciding takes about ten milliseconds."""
+"""The number of members and tasks above which a thread computes the assignment, because that takes about ten
+milliseconds."""
 
 
 def size_of(members: int, configured: Configured | None, settings: Mapping[str, str]) -> int:
-    """Return the number of members, tasks and standby tasks of an assignment, which determines how long deciding it
+    """Return the number of members, tasks and standby tasks of an assignment, which determines how long the computation
     takes."""
     subtopologies = (configured.subtopologies if configured is not None else None) or {}
     copies = _replicas(settings)
@@ -34,7 +35,7 @@ def deciding(
     configured: Configured | None,
     settings: Mapping[str, str],
 ) -> Callable[[], dict[str, TargetTasks]]:
-    """Return a function that decides the target of every member. The function shares no mutable data with the group."""
+    """Return a function that computes the target of every member. It shares no mutable data with the group."""
     ordered = sorted(members, key=lambda member: member.member_id)
     if configured is None or not configured.is_ready or configured.subtopologies is None:
         return partial(dict, [(member.member_id, NO_TARGET) for member in ordered])

@@ -12,7 +12,7 @@ from parley.broker.coordinators.groups.consumer.assignors.range import RangeAssi
 from parley.broker.coordinators.groups.consumer.assignors.uniform import UniformAssignor
 
 ENTRY_POINTS: Final = "parley.group_assignors"
-"""The group of entry points for assignors, by name."""
+"""The name of the entry point group for assignors."""
 
 _KEY: Final = "group.consumer.assignors"
 

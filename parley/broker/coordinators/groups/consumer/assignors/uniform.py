@@ -177,4 +177,5 @@ class _Heterogeneous(_Draft):
 
 
 ROUNDS_MAX = 16
-"""The maximum number of times that all topics are balanced. A round can move the same partitions as the one before."""
+"""The maximum number of times that all topics are balanced. A round can move the same partitions as the previous
+round."""
