@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Connectors and tasks are objects in workers. A task may be in another worker than its connector, and has its own
-thread beside tasks of other connectors. The runtime finds both classes by module and name, so they must be
-top-level classes. Tasks of a worker share the interpreter, so they must not change global state.
+1. Connectors and tasks are objects in workers. A task may run in a different worker from its connector. Each task has
+its own thread, in a process with tasks of other connectors. The runtime finds both classes by module and name, so they
+must be top-level classes. Tasks of a worker share the interpreter, so they must not change global state.
 2. One thread calls a task's methods, never two at a time: ``initialize``, ``start``, then for a source ``poll`` and
    ``commit_record``/``commit``, for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may be
    stopped between any two calls and started elsewhere. Then it loses its state, except for offsets.
@@ -68,7 +68,7 @@ class ConnectorContext(Protocol):
 
 
 class Task(ABC):
-    """A part of a connector's work, which runs in one place."""
+    """A part of a connector's work. It runs in one worker at a time."""
 
     version: ClassVar[str] = "0"
 

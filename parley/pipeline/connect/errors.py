@@ -1,8 +1,8 @@
 """The errors of Connect, by the runtime's reaction.
 
-A connector raises ``RetriableError`` if the call may succeed later: after a pause, the runtime calls again with the
-same records. Any other exception fails the task until the operator restarts it. ``DataError`` and ``ConfigError`` are
-special cases. The names follow Kafka Connect's exceptions.
+A connector raises ``RetriableError`` if the call may succeed later: after a pause, the runtime repeats the call with
+the same records. Any other exception fails the task until the operator restarts it. ``DataError`` and ``ConfigError``
+are special cases. The names follow Kafka Connect's exceptions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from parley.pipeline.service.errors import ServiceError
 
 
 class ConnectError(ServiceError):
-    """A connector or the runtime cannot continue. The text says why, and what to do."""
+    """A connector or the runtime cannot continue. The message says why, and what to do."""
 
 
 class RetriableError(ConnectError):

@@ -118,7 +118,7 @@ class LoggerLevel:
 
 
 class HerderError(Exception):
-    """A request cannot be carried out. The text is for the client."""
+    """A request cannot be carried out. The message is for the client."""
 
     status = 500
 

@@ -149,7 +149,7 @@ def _exactly_once(connector: SourceConnector, given: Mapping[str, str], worker: 
 
 
 def _asked(ask: Callable[[], str]) -> str:
-    """Return a connector's response, or its failure as text."""
+    """Call a method of the connector. Returns its result, or the error message if it raises."""
     try:
         return ask()
     except Exception as error:

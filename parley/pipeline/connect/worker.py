@@ -9,7 +9,7 @@ Rules:
    other processes.
 3. Events come from threads of the worker, in order for each connector and task. The handlers must return quickly: a
    herder with a loop passes them on (``loop.call_soon_threadsafe``). A stopped task sends no more events.
-4. A connector or task that fails stays known, as FAILED, until it is stopped.
+4. A connector or task that fails keeps the state FAILED until it is stopped.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ note, reads back what that producer has written, and writes only the missing row
 * The note is the metadata of an offset that a group with the task's name has committed. Any partition's offset will
   do: topics may get more partitions, and rows may come in another order.
 * Without transactions, the note is left before the first row is written. The next attempt waits until followers have
-  the earlier rows. It does not see batches that an earlier attempt, taken for dead but alive, is still sending.
+  the earlier rows. It does not see batches that an earlier attempt is still sending because Spark wrongly considers
+  that attempt dead.
 * With transactions, the note and the rows are committed together, so the rows of a note are all there. A task first
   fences older attempts and then looks for the note. It looks again before it commits, because its first request may
   have gone to a coordinator that had been replaced. An epoch older than the note's is refused. The notes stay after

@@ -98,7 +98,8 @@ def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | Non
 
 
 _FEW: Final = 1000
-"""A task costs Spark as much as reading about ten thousand rows, but many tasks speed up the rows' processing."""
+"""The limit for combined ranges. A task costs Spark as much as reading about ten thousand rows, but more tasks process
+them faster."""
 
 
 def packed(whole: Iterable[Range], few: int = _FEW) -> Iterator[tuple[Range, ...]]:
@@ -129,7 +130,7 @@ def _cut(one: Range, parts: int) -> Iterator[Range]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Data that a query should have read no longer exists. The text is for the user."""
+    """Data that a query should have read no longer exists. The message is for the user."""
 
     partition: TopicPartition
     text: str

@@ -2,7 +2,7 @@
 
 Rules: the case of a name does not matter, as in Spark. An option that Spark rejects is rejected. An option that Spark
 ignores is ignored, with a warning if it resembles a known one. ``kafka.*`` are settings of the Java client. Some of
-them have their meaning here. Those that would change what is read or written, and are not supported, are rejected. All
+them mean the same here. Those that would change what is read or written, and are not supported, are rejected. All
 others only tune the Java client and are ignored. Every ``OptionError`` says what to write instead.
 """
 
@@ -77,7 +77,7 @@ _log = logging.getLogger(__name__)
 
 
 class OptionError(ValueError):
-    """An option is not supported or invalid. The text names the option and says what to write."""
+    """An option is not supported or invalid. The message names the option and says what to write."""
 
 
 class Extreme(Enum):

@@ -116,7 +116,7 @@ def check_order(start: Offsets, end: Offsets) -> None:
 def _resolve(
     cluster: Cluster, options: SourceOptions, position: Position, partitions: frozenset[TopicPartition], name: str
 ) -> dict[TopicPartition, int]:
-    """Return the offset of each position; -1 if all records are before the timestamp."""
+    """Return the offset of the position in each partition; -1 if all records are before the timestamp."""
     if isinstance(position, Extreme):
         return cluster.offsets(dict.fromkeys(partitions, position.value), options.isolation)
     if isinstance(position, AtTime):

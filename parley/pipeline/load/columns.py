@@ -48,11 +48,11 @@ FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 
 
 class BadRecord(Exception):
-    """A record's key or value does not match the schema. The text names the record and the reason."""
+    """A record's key or value does not match the schema. The message names the record and the reason."""
 
 
 class BadLayout(ValueError):
-    """The requested columns are impossible. The text gives the reason."""
+    """The requested columns are impossible. The message gives the reason."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class DeltaCommits:
             self.commit([], new)
 
     def _make(self) -> None:
-        """Create the table unless it exists. This is not retried: the library would commit over another
+        """Create the table unless it exists. The library must not retry this: its second commit would overwrite another
         load's table."""
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import CommitFailedError

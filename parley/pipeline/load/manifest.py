@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"(\d{10})\.json")
 
 
 class LoadConflict(Exception):
-    """Another load, or a load of another kind, uses this folder. The text says what to do."""
+    """Another load, or a load of another kind, uses this folder. The message says what to do."""
 
 
 class Manifests:

@@ -22,11 +22,11 @@ _NAME: Final = re.compile(
 
 
 class RecordsGone(Exception):
-    """Records were deleted from the topic before they were loaded. The text says which ones."""
+    """Records were deleted from the topic before they were loaded. The message says which ones."""
 
 
 class TopicRecreated(Exception):
-    """The topic is not the one that was loaded, or is shorter than what was loaded. The text gives details."""
+    """The topic is not the one that was loaded, or is shorter than what was loaded. The message gives details."""
 
 
 @dataclass(frozen=True, slots=True)

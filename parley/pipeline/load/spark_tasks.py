@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class TaskFailed(Exception):
-    """A task failed. The text says why."""
+    """A task failed. The message says why."""
 
 
 def run_tasks(session: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:

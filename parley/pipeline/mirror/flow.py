@@ -347,7 +347,8 @@ class Flow:
         self._syncs.append(sync)
 
     def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> None:
-        """Restart at the source's log start or, for a new log, by ``reset``: the next records to copy are gone."""
+        """Restart because the next records to copy are gone: at the source's log start or, in a new log, as ``reset``
+        says."""
         if anchor.upstream < log_start:
             self._begin_again(place, log_start, "records were deleted before they were copied")
         else:

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class MirrorFailed(Exception):
-    """The query ended unexpectedly. The text gives the reason."""
+    """The query ended unexpectedly. The message gives the reason."""
 
 
 def on_spark(session: SparkSession) -> Callable[[list[Range]], list[Copied]]:

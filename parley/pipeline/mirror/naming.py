@@ -95,7 +95,7 @@ class ReplicationPolicy:
 
 
 class BadPattern(ValueError):
-    """An invalid regular expression in a list of names. The text shows the expression."""
+    """An invalid regular expression in a list of names. The message shows the expression."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
 
 
 def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
-    """Do a duty. Returns False, after logging the error, if a cluster failed. The duty is repeated when it is next
+    """Run a duty. Returns False, after logging the error, if a cluster failed. The duty is repeated when it is next
     due."""
     try:
         work()

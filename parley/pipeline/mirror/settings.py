@@ -41,7 +41,7 @@ _FILTERS: Final = {
 
 
 class BadSettings(ValueError):
-    """Invalid settings. The text names them, and says what to write."""
+    """Invalid settings. The message names them, and says what to write."""
 
 
 def _boolean(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What Spark streams for a mirror: the end of each partition of the sources.
+"""The Spark stream of a mirror: the end offset of each partition of the sources.
 
 A row contains a flow's number, a topic, a partition and the end offset of its log. Every micro-batch has a row for each
 partition, changed or not. The target's log, not Spark, determines where a copy continues (``copying``). Therefore a

@@ -43,7 +43,7 @@ _DAY_0: Final = dt.date(1970, 1, 1).toordinal()
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
 _DECIMAL_MAX: Final = 38
 _ALL_DIGITS: Final = Context(prec=MAX_PREC)
-"""The default context would round to 28 digits."""
+"""Keeps all digits of a decimal. The default context would round to 28 digits."""
 _NUMBERS: Final = ({"int", "long"}, {"float", "double"})
 _CLASSES: Final = {
     "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes, "string": str,

@@ -22,7 +22,7 @@ from parley.pipeline.schemas.model import BadSchema, Loader, Schema, SchemaType
 from parley.pipeline.schemas.protobuf import in_order, is_map, message_at, messages_of, place_of
 
 VALUES_MAX: Final = 50_000
-"""The maximum number of parts of a value: what a person can still use, and a few megabytes."""
+"""The maximum number of parts of a value. More would not help a reader; this many take a few megabytes."""
 
 Read = Callable[[bytes, int], Any]
 """Decodes data from a position on. Raises ValueError with the reason."""

@@ -34,7 +34,7 @@ exec '{java}' "$@"
 
 
 class JavaMissing(Exception):
-    """No Java was found that Spark can run on. The text says how to get one."""
+    """No Java was found that Spark can run on. The message says how to get one."""
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:

@@ -44,7 +44,7 @@ _LOOK_S: Final = 0.1
 
 
 class SparkMissing(ImportError):
-    """Spark is not installed. The text says how to install it."""
+    """Spark is not installed. The message says how to install it."""
 
 
 class SparkFailed(RuntimeError):

@@ -9,7 +9,7 @@ Rules:
   have expired, or the table was rolled back beyond them), appending is refused.
 * A commit is valid only on top of the snapshot that was read. Otherwise the library would repeat it on top of other
   snapshots, which may contain the same records. If the outcome of a commit is unknown, its mark in the snapshots shows
-  it.
+  whether it succeeded.
 * Columns are added and widened as Iceberg allows: no file is rewritten.
 """
 
@@ -40,7 +40,7 @@ class IcebergConflict(Exception):
 
 
 class OffsetsExpired(Exception):
-    """The table no longer has the offset of an application. The text says what to do."""
+    """The table no longer has the offset of an application. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

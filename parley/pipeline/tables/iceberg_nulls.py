@@ -22,7 +22,7 @@ def _with_nulls(given: Any, rebuilt: Any) -> Any:
 
 
 class NullKeeping(library.ArrowProjectionVisitor):
-    """Converts Arrow data to a table's schema, with all nulls."""
+    """Converts Arrow data to a table's schema, and keeps all nulls."""
 
     def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
         return _with_nulls(list_array, super().list(list_type, list_array, value_array))

@@ -1,5 +1,5 @@
-"""Reads JSON without NaN and infinity, which Python's own module accepts, and writes decimals with all their digits,
-which it cannot do; also JSON as records contain it."""
+"""Reads and writes JSON more strictly than Python's own module: rejects NaN and infinity, and writes all digits of a
+decimal."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def delta_type(kind: Any) -> Any:
 
 
 def iceberg_type(kind: Any) -> Any:
-    """Return the type that stores values of an Arrow type in Iceberg. Large types of the library become plain types."""
+    """Return the type that stores values of an Arrow type in Iceberg. Arrow's large types become the plain ones."""
     if types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if types.is_time(kind):

@@ -5,10 +5,10 @@ The table's log stores the offset of each partition in Delta's application trans
 restarted task reads its offsets from the table. A task that another task has replaced finds newer offsets and fails.
 The first write creates the table.
 
-The library would cast values that do not fit, for example 5.5 to 5. Therefore the rows are first converted to the
-table's types, by the rule of ``columns``. New columns and struct fields only change the schema. Any other widening
-rewrites the table with the wider type, because readers of Delta do not expect files of different types in a table.
-This is a separate commit, which fails if another task commits meanwhile.
+The ``deltalake`` library would cast values that do not fit, for example 5.5 to 5. Therefore the rows are first
+converted to the table's types, by the rule of ``columns``. New columns and struct fields only change the schema. Any
+other widening rewrites the table with the wider type, because readers of Delta do not expect files of different types
+in a table. This is a separate commit, which fails if another task commits meanwhile.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class DeltaSinkTask(TableTask):
 
 
 class DeltaSinkConnector(TableConnector):
-    """A sink that writes to a Delta table. See the module."""
+    """A sink that writes to a Delta table. See the module docstring."""
 
     task_class = DeltaSinkTask
     config_def = DeltaSinkTask.config_def

@@ -162,7 +162,8 @@ def _web_address(name: str, value: Any) -> None:
 
 
 class HttpSinkConnector(SinkConnector):
-    """A sink for a web service. See the module. Configs ``http.headers.<name>`` are headers of every request."""
+    """A sink for a web service (see the module docstring). Configs ``http.headers.<name>`` are headers of every
+    request."""
 
     version = _VERSION
     task_class = HttpSinkTask

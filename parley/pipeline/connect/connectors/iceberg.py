@@ -127,7 +127,7 @@ class IcebergSinkTask(TableTask):
 
 
 class IcebergSinkConnector(TableConnector):
-    """A sink that writes to an Iceberg table. See the module."""
+    """A sink that writes to an Iceberg table. See the module docstring."""
 
     task_class = IcebergSinkTask
     config_def = IcebergSinkTask.config_def

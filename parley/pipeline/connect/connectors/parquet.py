@@ -4,11 +4,11 @@ A file holds a range of offsets of a partition, and its name states the range::
 
     <url>/<topic>/partition=<n>/<topic>+<n>+<first offset>+<end offset>.parquet
 
-So each record is in exactly one file, once. After a crash, the task lists the files and continues after the last one. A
-file appears only when it is complete: by a rename, or as an object in a store. A task that another task has replaced
-finds newer files and fails. On a disk, the task locks the folder from this check until the file has its name, so that
-two tasks cannot pass the check together. Elsewhere only the worker prevents this: it starts a task only if no other
-task with the same number runs.
+So each record is stored exactly once. After a crash, the task lists the files and continues after the last one. A file
+appears only when it is complete: by a rename, or as an object in a store. A task that another task has replaced finds
+newer files and fails. On a disk, the task locks the folder from this check until the file has its name, so that two
+tasks cannot pass the check together. Elsewhere only the worker prevents this: it starts a task only if no other task
+with the same number runs.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _safe(topic: str) -> str:
 
 
 class ParquetSinkConnector(SinkConnector):
-    """A sink that writes Parquet files. See the module."""
+    """A sink that writes Parquet files. See the module docstring."""
 
     version = "1.0"
     task_class = ParquetSinkTask

@@ -41,7 +41,7 @@ _READ_HERE: Final = frozenset({"decimal", "uuid", "local-timestamp-millis", "loc
 
 
 class AvroConverter(Converter):
-    """A converter of Avro data. See the module."""
+    """A converter of Avro data. See the module docstring."""
 
     config_def = (
         ConfigDef()

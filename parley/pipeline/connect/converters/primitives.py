@@ -15,7 +15,7 @@ from parley.pipeline.connect.text_values import to_text
 
 
 class StringConverter(ConverterOfBoth):
-    """Writes any value as text. Reads optional text."""
+    """Writes any value as text. Reads text as values of the optional string schema."""
 
     config_def = (
         ConfigDef().define("converter.encoding", STRING, "UTF-8", HIGH).doc("The encoding of the text in the topic.")

@@ -8,7 +8,7 @@ Rules:
 3. Every request is a coroutine of the loop in which the herder was started, and may raise ``HerderError``. After
    ``NotLeader`` the caller sends the request to the URL in it.
 
-A standalone worker is the same, over logs in memory and a group of one.
+A standalone worker has the same herder, with logs in memory and a group of one worker.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class HerderSettings:
 
 
 class Herder:
-    """Carries out requests, by the module's rules. ``make_worker`` creates the worker, given its events' receiver."""
+    """Carries out requests, by the module's rules. ``make_worker`` creates the worker. Its argument is the object that
+    receives the worker's events."""
 
     def __init__(
         self,

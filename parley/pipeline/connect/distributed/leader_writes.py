@@ -1,4 +1,4 @@
-"""Writes to the topic of configurations as the leader of the workers' group, in transactions (KIP-618).
+"""Writes to the config topic as the leader of the workers' group, in transactions (KIP-618).
 
 All leaders of a group share one transactional id. The leader that claims it fences earlier leaders: their
 writes fail, even if they do not know yet that another worker leads. Instances of the schema registry write to their

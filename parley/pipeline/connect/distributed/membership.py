@@ -1,7 +1,7 @@
 """A worker's membership in its group, by the classic group protocol (protocol type "connect").
 
-``Group`` keeps the membership: it joins, lets the herder assign the work if it leads, passes the assignment to the
-herder, sends heartbeats, and joins again on request. ``Alone`` is the group of a standalone worker. Rules:
+``Group`` keeps the membership: it joins, lets the herder assign the work if this worker leads, passes the assignment to
+the herder, sends heartbeats, and joins again on request. ``Alone`` is the group of a standalone worker. Rules:
 
 1. The herder (``Member``) is called in order: ``on_assigned`` of one generation ends before the next join.
 2. If the membership is lost (the session has expired, the broker no longer knows the member, the coordinator did not

@@ -100,17 +100,17 @@ DISTRIBUTED: Final = COMMON + (
 
 
 def config_topic(config: WorkerConfig) -> TopicPlan:
-    """Return the plan of the topic of configurations."""
+    """Return the plan for the config topic."""
     return _plan(config, "config", 1)
 
 
 def status_topic(config: WorkerConfig) -> TopicPlan:
-    """Return the plan of the topic of states."""
+    """Return the plan for the status topic."""
     return _plan(config, "status", config["status.storage.partitions"])
 
 
 def offset_topic(config: WorkerConfig) -> TopicPlan:
-    """Return the plan of the topic of source offsets."""
+    """Return the plan for the topic of source offsets."""
     return _plan(config, "offset", config["offset.storage.partitions"])
 
 

@@ -109,7 +109,7 @@ class StatusStore:
         await self._log.send([(_topic_key(topic, task.connector), packed({"topic": seen}))])
 
     async def reset_topics(self, name: str) -> None:
-        """Forget the topics that a connector uses."""
+        """Reset the topics that a connector has used (KIP-558)."""
         used = self.topics.get(name, {})
         if used:
             await self._log.send([(_topic_key(topic, name), None) for topic in used])

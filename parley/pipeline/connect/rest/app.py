@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Every response is JSON, except the response to OPTIONS. So are errors: ``{"error_code": 404, "message": "..."}``.
+1. Every response is JSON, except the response to OPTIONS. An error is ``{"error_code": 404, "message": "..."}``.
 2. A method that a path does not support gets 405 and ``Allow``. An unknown path gets 404.
 3. A slash at the end of a path is ignored. HEAD is GET without a body.
 """

@@ -34,7 +34,7 @@ class Forwarder:
         self._client = httpx.AsyncClient(timeout=timeout_seconds, verify=True if tls is None else tls)
 
     async def send(self, request: BodyRequest, elsewhere: NotLeader) -> Response:
-        """Return the leader's response. Raises HerderError: the leader's error, or if the leader cannot be reached."""
+        """Return the leader's response. Raises HerderError if the leader returns an error or cannot be reached."""
         forward = _NEXT.get(request.query_params.get("forward", "").lower())
         if forward is None:
             raise Rebalancing("Cannot complete request because of a conflicting operation (e.g. worker rebalance)")

@@ -66,7 +66,8 @@ class Requests:
     def __init__(self) -> None:
         self.of_batch: set[Verdict] = set()
         self.of_records: dict[int, tuple[SourceRecord, set[Verdict]]] = {}
-        """The requests for single records, by ``id(record)``. The records are kept, so that no other gets this id."""
+        """The requests for single records, by ``id(record)``. The records are kept so that no other record gets the
+        same id."""
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
         self._ask(record, Verdict.COMMIT)

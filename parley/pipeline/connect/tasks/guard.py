@@ -1,4 +1,4 @@
-"""Checks, before a task changes anything, that it is still allowed to.
+"""Checks, before a task changes anything, that the task is still allowed to act.
 
 A task that does not stop in time is abandoned: its thread may continue, in a call that cannot be interrupted. Therefore
 the runtime checks before each call that writes, and before it reports, stores or commits anything for the task. An
@@ -21,7 +21,7 @@ from parley.pipeline.connect.tasks.spec import TaskSpec, WorkerEvents
 
 
 class Guard:
-    """The events of one task, its source offsets, and its group's offsets, while it is allowed to act.
+    """Reports a task's events, and stores and commits its offsets, while the task is allowed to act.
 
     ``store`` returns the store of its source offsets.
     """

@@ -46,7 +46,7 @@ def wall_clock_ms() -> int:
 
 
 class _Clients:
-    """The connections of a process's tasks. Tasks share them if they reach the same cluster in the same way.
+    """The connections of a process's tasks. Tasks that connect to the same cluster with the same settings share them.
 
     Connections without a task are closed.
     """

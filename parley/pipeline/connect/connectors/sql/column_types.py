@@ -35,7 +35,7 @@ _TYPES: Final[Mapping[Any, Callable[[], TypeEngine[Any]]]] = {
     JSON: lambda: sa.JSON(none_as_null=True),
 }
 _UNBOUNDED: Final = pa.decimal256(76, 38)
-"""The type for a column of decimals without a precision: all its numbers are sure to fit."""
+"""The type for a column of decimals without a precision. All its numbers fit."""
 _SQLITE_DIGITS: Final = 15
 """The decimal digits that SQLite stores exactly: it stores numbers with a fraction as doubles."""
 

@@ -351,7 +351,7 @@ def _is_same_key(value: Any, key: Any) -> bool:
 
 
 class SqlSinkConnector(SinkConnector):
-    """A sink that writes to tables of a database. See the module."""
+    """A sink that writes to tables of a database. See the module docstring."""
 
     version = _VERSION
     task_class = SqlSinkTask

@@ -239,7 +239,8 @@ def _time_of(seen: Mapping[str, Any]) -> dt.datetime | None:
 
 
 class SqlSourceConnector(SourceConnector):
-    """A source that reads a database. See the module. The tables are divided among tasks; a query has one task."""
+    """A source that reads a database (see the module docstring). The tables are divided among tasks; a query has one
+    task."""
 
     version = _VERSION
     task_class = SqlSourceTask
