@@ -93,7 +93,8 @@ _log = logging.getLogger(__name__)
 
 
 class DataLoss(Exception):
-    """Data that a query should have read no longer exists. The message names it, and the option to continue without it."""
+    """Data that a query should have read no longer exists. The message names the data, and the option to continue
+    without it."""
 
 
 def source_schema(include_headers: bool, typed: StructType | None = None) -> StructType:
