@@ -84,7 +84,7 @@ class AclsApi:
         return now_or_in_turns(describing(authorizer.index, wanted, context))
 
     async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-        """Add ACLs. Each creation succeeds or fails on its own."""
+        """Add ACLs. Each creation succeeds or fails independently."""
         try:
             self._acl_authorizer()
             bindings, outcomes = _each(partial(_binding, version=context.api_version), request.creations)

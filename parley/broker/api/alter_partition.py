@@ -40,7 +40,7 @@ class AlterPartitionApi:
         return {AlterPartitionRequest.API_KEY: self.alter_partition}
 
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Change the ISRs of partitions that the sender leads. Each change succeeds or fails on its own."""
+        """Change the ISRs of partitions that the sender leads. Each change succeeds or fails independently."""
         version = context.api_version
         ids = [self._topic_id(topic, version) for topic in request.topics]
         wanted = [

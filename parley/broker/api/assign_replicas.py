@@ -27,7 +27,7 @@ class AssignReplicasApi:
     async def assign_replicas_to_dirs(
         self, context: RequestContext, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
-        """Store the directories. Each replica's assignment succeeds or fails on its own."""
+        """Store the directories. Each replica's assignment succeeds or fails independently."""
         assignments = list(_assignments(request))
         try:
             errors = await self._controller.submit(

@@ -58,7 +58,7 @@ class ClientQuotasApi:
         return DescribeClientQuotasResponse(entries=entries)
 
     async def alter(self, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-        """Set and remove quotas. The changes to each entity succeed or fail on their own."""
+        """Set and remove quotas. The changes to each entity succeed or fail independently."""
         wanted = [
             QuotaAlteration(
                 tuple((each.entity_type, each.entity_name) for each in entry.entity),

@@ -82,8 +82,8 @@ class ConsumerGroupsApi:
     async def describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
-        """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have all of
-        this."""
+        """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have
+        everything that the response contains."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):

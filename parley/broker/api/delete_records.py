@@ -15,7 +15,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 
 TO_HIGH_WATERMARK = -1
-"""The offset that stands for the high watermark: delete everything that consumers can read."""
+"""The offset with which a client requests the high watermark: all records that consumers can read are deleted."""
 
 NO_LOW_WATERMARK = -1
 

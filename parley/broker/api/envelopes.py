@@ -36,7 +36,7 @@ _SIZE_BYTES = 4
 _CORRELATION_BYTES = 4
 _PRINCIPAL_VERSION = 0
 _NO_ADDRESS = bytes(4)
-"""Stands for clients without an IP address, such as the clients of a simulated network."""
+"""The address in the envelope of a client that has no IP address, such as a client of a simulated network."""
 
 
 def wrap(context: RequestContext, request: Request) -> EnvelopeRequest:

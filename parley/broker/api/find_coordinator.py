@@ -23,7 +23,7 @@ from parley.protocol.messages.groups import FindCoordinatorRequest, FindCoordina
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 SHARE_KEY: Final = 2
-"""The key types of the coordinators."""
+"""The key types in FindCoordinator: a group id, a transactional id, or the key of a share partition."""
 
 SHARE_KEY_SINCE: Final = 6
 """The first version that supports coordinators of share partitions (KIP-932)."""

@@ -75,7 +75,7 @@ class GroupOffsetsApi:
     # --- OffsetCommit ---
 
     async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Commit offsets. Each partition's offset is accepted or rejected on its own."""
+        """Commit offsets. Each partition's offset is accepted or rejected independently."""
         codes: dict[tuple[str, int], ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]

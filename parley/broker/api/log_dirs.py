@@ -54,7 +54,7 @@ class LogDirsApi:
     def alter_replica_log_dirs(
         self, context: RequestContext, request: AlterReplicaLogDirsRequest
     ) -> AlterReplicaLogDirsResponse:
-        """Start moving replicas. DescribeLogDirs shows the progress. Each move succeeds or fails on its own."""
+        """Start moving replicas. DescribeLogDirs shows the progress. Each move succeeds or fails independently."""
         results: dict[str, list[_Moved]] = {}
         for each in request.dirs:
             for topic in each.topics:

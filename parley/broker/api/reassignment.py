@@ -46,7 +46,7 @@ class ReassignmentApi:
         }
 
     async def move(self, context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Response:
-        """Start or cancel reassignments. Each partition's change succeeds or fails on its own."""
+        """Start or cancel reassignments. Each partition's change succeeds or fails independently."""
         asked = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         twice = named_twice((move.topic, move.partition) for move in asked)
         moves = [move for move in asked if (move.topic, move.partition) not in twice]

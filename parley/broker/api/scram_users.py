@@ -84,7 +84,7 @@ class ScramUsersApi:
     async def alter(
         self, context: RequestContext, request: AlterUserScramCredentialsRequest
     ) -> AlterUserScramCredentialsResponse:
-        """Set and delete credentials. The changes to each user succeed or fail on their own."""
+        """Set and delete credentials. The changes to each user succeed or fail independently."""
         wanted: list[ScramAlteration] = [ScramDeletion(each.name, each.mechanism) for each in request.deletions]
         wanted += [
             ScramUpsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))

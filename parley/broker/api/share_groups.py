@@ -94,8 +94,8 @@ class ShareGroupsApi:
     # --- ShareGroupDescribe ---
 
     async def describe(self, context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
-        """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have all of
-        this."""
+        """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have
+        everything that the response contains."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
@@ -157,8 +157,8 @@ class ShareGroupsApi:
     ) -> AlterShareGroupOffsetsResponse:
         """Set the start offsets of a group without members.
 
-        Offset -1 stands for the group's reset policy. A partition with a lower offset gets INVALID_REQUEST, although
-        Kafka would store any number.
+        Offset -1 means the offset that the group's reset policy selects. A partition with a lower offset gets
+        INVALID_REQUEST, although Kafka would store any number.
         """
         make = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
         named = once(((t.topic_name, t.partitions) for t in request.topics), lambda each: each.partition_index)

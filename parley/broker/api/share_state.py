@@ -1,7 +1,7 @@
 """Brokers' requests to the share coordinator about the stored state of share partitions (KIP-932).
 
 The handlers translate between messages and ``parley.broker.coordinators.share_state``. Each share partition of a
-request succeeds or fails on its own.
+request succeeds or fails independently.
 """
 
 from __future__ import annotations

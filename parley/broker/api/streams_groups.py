@@ -119,7 +119,7 @@ class StreamsGroupsApi:
         self, context: RequestContext, request: StreamsGroupDescribeRequest
     ) -> StreamsGroupDescribeResponse:
         """Describe groups: their state, epochs, topology, members and tasks. Responds when the in-sync replicas have
-        all of this."""
+        everything that the response contains."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):

@@ -1,9 +1,9 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
 The controller handles these requests. Any other broker forwards them to the controller (``forwarding``). Each topic's
-change succeeds or fails on its own. A client that changes more partitions than its quota allows is throttled (KIP-599);
-the controller counts the partitions. ``timeout_ms`` is not needed: when the response is sent, the change is durable and
-this broker has applied it.
+change succeeds or fails independently. A client that changes more partitions than its quota allows is throttled
+(KIP-599); the controller counts the partitions. ``timeout_ms`` is not needed: when the response is sent, the change is
+durable and this broker has applied it.
 """
 
 from __future__ import annotations

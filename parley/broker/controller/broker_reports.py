@@ -15,7 +15,7 @@ from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from parley.protocol.uuids import UUID
 
 Replica = tuple[UUID, int]
-"""A topic id and a partition."""
+"""A replica: its topic id and partition number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ OFFLINE = ReplicaReport(error=ErrorCode.KAFKA_STORAGE_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The logs of one broker process."""
+    """The report of one broker process about all its logs, or about those that the controller requested."""
 
     incarnation_id: UUID
     replicas: Mapping[Replica, ReplicaReport]

@@ -39,7 +39,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOutcome:
-    """The outcome for one resource."""
+    """The outcome of the change to one resource: an error, or None if it succeeded."""
 
     resource: ConfigResource
     error: KafkaError | None = None

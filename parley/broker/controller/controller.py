@@ -428,7 +428,7 @@ class Controller:
             requests = [request for request in requests[len(batch.outcomes) :] if not request.is_withdrawn]
 
     async def _publish(self, leadership: Leadership, image: MetadataImage, steps: Sequence[tuple[Change, ...]]) -> None:
-        """Apply the committed changes on this broker, and thereby publish them, one step per turn of the event loop.
+        """Apply the committed changes on this broker, which publishes them, one step per turn of the event loop.
 
         Raises LeadershipLost if this broker has applied another controller's metadata meanwhile.
         """

@@ -1,10 +1,11 @@
 """Where the replicas of new partitions are placed, and which brokers a manual assignment may name.
 
-Leaders are spread round-robin over the brokers, from a random start. The followers of a partition follow its leader at
-a shift that grows with every full round, so that the followers of one broker's leaders spread over all brokers. With
-racks (KIP-36), brokers are first ordered so that racks alternate, and a replica goes to a rack that has no replica of
-the partition while there is such a rack. Registered brokers that are not alive get a replica only if there are too few
-live brokers, and are never the preferred leader. This allows a topic to be created while a broker is down.
+Leaders are spread round-robin over the brokers, from a random start. The followers of a partition are placed on the
+brokers that follow the leader's, at a shift that grows with every full round, so that the followers of one broker's
+leaders spread over all brokers. With racks (KIP-36), brokers are first ordered so that racks alternate, and a replica
+goes to a rack that has no replica of the partition while there is such a rack. Registered brokers that are not alive
+get a replica only if there are too few live brokers, and are never the preferred leader. This allows a topic to be
+created while a broker is down.
 """
 
 from __future__ import annotations

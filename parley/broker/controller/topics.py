@@ -1,7 +1,8 @@
 """Decisions about topics: create, delete, add partitions.
 
-Each function takes the image and the request, and returns a ``Decision``. Each topic succeeds or fails on its own; the
-outcome contains the error. Later topics of a request see the earlier ones, so two topics with the same name collide.
+Each function takes the image and the request, and returns a ``Decision``. Each topic succeeds or fails independently;
+the outcome contains the error. Later topics of a request see the earlier ones, so two topics with the same name
+collide.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Assignment = Mapping[int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create, as in CreateTopics; -1 stands for the cluster's default (KIP-464)."""
+    """A topic to create, as in CreateTopics; -1 means the cluster's default (KIP-464)."""
 
     name: str
     partitions: int = -1
@@ -108,7 +109,7 @@ def create_topics(
 
 
 def asked_partitions(assignment: Sized, partitions: int, usual: int) -> int:
-    """Return the number of partitions that a new topic requests: the assigned ones, or the given number. -1 stands for
+    """Return the number of partitions that a new topic requests: the assigned ones, or the given number. -1 means
     ``usual``."""
     return len(assignment) or max(0, usual if partitions == -1 else partitions)
 

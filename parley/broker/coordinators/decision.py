@@ -41,8 +41,8 @@ class Timer(NamedTuple):
     delay_ms: float
     event: Callable[[Any, int], Decision[Any]]
     is_patient: bool = False
-    """True if the event penalizes a client for being silent. It is then postponed until the event loop is no longer
-    late. Any other event is postponed at most once, because clients are waiting for its result."""
+    """True if the event removes or fences a client that has sent nothing. It is then postponed until the event loop is
+    no longer late. Any other event is postponed at most once, because clients are waiting for its result."""
 
 
 class Held(NamedTuple):

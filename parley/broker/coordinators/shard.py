@@ -127,7 +127,7 @@ class _Turn:
     now_ms: int
     unwritable: KafkaError | None
     offset: int
-    """The offset of the next record."""
+    """The offset that the next record of this turn will get."""
     batch_bytes_max: int
     records: list[KeyValue] = field(default_factory=list)
     """The records that were applied to the state and not yet appended to the log."""

@@ -57,7 +57,7 @@ class KnownEpochs:
     """The highest leader epoch of any partition. Perhaps no log contains it, because no record was written in it."""
 
     def raised_to(self, other: KnownEpochs) -> KnownEpochs:
-        """Return the higher value of each field."""
+        """Return a copy in which each field has the higher of the values in this object and in ``other``."""
         return KnownEpochs(
             max(self.metadata, other.metadata),
             max(self.broker_epoch, other.broker_epoch),

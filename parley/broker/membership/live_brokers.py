@@ -102,7 +102,8 @@ class LiveBrokers:
             await watches.close()
 
     def distrust(self, incarnation_id: UUID) -> None:
-        """Treat this incarnation as silent when the next term starts: it was deposed as controller for its silence."""
+        """Treat this incarnation as silent when the next term starts: it was deposed as controller because it was
+        silent."""
         self._distrusted = incarnation_id
 
     def trust_all(self) -> None:
@@ -232,7 +233,7 @@ class LiveBrokers:
             self._tend(watches)
 
     def _silent(self, now: float) -> list[tuple[int, int]]:
-        """Return the ids and epochs of the brokers to fence for their silence.
+        """Return the ids and epochs of the brokers to fence because they are silent.
 
         Brokers that are cut off at the same moment do not become silent at the same moment: their last requests can be
         a third of ``silence_s`` apart, which is the interval between two requests. So only a request in the last half

@@ -232,7 +232,7 @@ class MeasuredBackend(Backend):
 
 
 class _MeasuredWatch(Watch):
-    """A watch that counts its events."""
+    """A watch that counts its events in ``StoreCounts``."""
 
     def __init__(self, watch: Watch, counts: StoreCounts) -> None:
         self._watch = watch

@@ -32,7 +32,7 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """A resource that can have configuration entries. A ``BROKER`` named ``""`` stands for the default of all brokers
+    """A resource that can have configuration entries. The ``BROKER`` named ``""`` holds the defaults of all brokers
     (KIP-226)."""
 
     type: ResourceType

@@ -30,7 +30,7 @@ class Instrument(NamedTuple):
 
     @property
     def exported_name(self) -> str:
-        """The name in a scrape."""
+        """The name of the metric in the text that Prometheus scrapes."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

@@ -38,7 +38,7 @@ class LogDirectorySpace:
         self._measuring: asyncio.Future[dict[Path, Space]] | None = None
 
     def of(self, directory: Path) -> Space:
-        """Return the latest measurement."""
+        """Return the latest measurement of a directory."""
         return self._known.get(directory, Space(UNKNOWN, UNKNOWN))
 
     async def measure(self, directories: Iterable[Path]) -> None:

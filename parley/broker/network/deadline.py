@@ -1,7 +1,7 @@
 """A client's deadline, which counts only the time in which the event loop is running.
 
-The time is counted in parts, each with its own timer. If the event loop stands still, or the machine sleeps, that
-counts as one part at most: the broker reads what the client has sent before the next part is over.
+The time is counted in parts, each with its own timer. If the event loop is blocked, or the machine sleeps, that counts
+as one part at most: the broker reads what the client has sent before the next part is over.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A request may contain 65,000 elements. Its handler, its guard, the controller an
 in one turn of the event loop. The dispatcher therefore divides a large request into parts, has them handled one after
 another, and joins their responses. Handlers, guards and decisions are not affected.
 
-This is possible if each element of a request succeeds or fails on its own, as in most APIs. Each API that can be
+This is possible if each element of a request succeeds or fails independently, as in most APIs. Each API that can be
 divided has a ``Division``: the lists to split, and the lists of the response to join. Elements that name the same thing
 stay in one part, because handlers differ in how they treat duplicates.
 """

@@ -1,8 +1,8 @@
 """Schedules the steps of TLS handshakes on threads, and their results on the event loop.
 
 A step waits until the steps before it are done. A thread runs a few steps at a time, and returns their results
-together. If a thousand clients connect at once, each handful of results takes a short turn of the event loop, and other
-connections are served in between.
+together. If a thousand clients connect at once, each small group of results takes a short turn of the event loop, and
+other connections are served in between.
 """
 
 from __future__ import annotations

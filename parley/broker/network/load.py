@@ -69,7 +69,7 @@ class Receiver(Protocol):
     def count_receiving(self, seconds: float) -> None:
         """Count the time since the last call if the broker is reading the request or the client holds it up.
 
-        ``seconds`` is the interval of these calls: time for which the event loop stood still does not count.
+        ``seconds`` is the interval of these calls: time during which the event loop was blocked does not count.
         """
 
     def close_if_slow(self) -> None:

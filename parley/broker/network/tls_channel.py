@@ -54,7 +54,7 @@ each."""
 
 
 class TlsState(IntEnum):
-    """The state of a channel."""
+    """The state of a channel. The module docstring explains each one."""
 
     HANDSHAKE = 0
     OPEN = 1

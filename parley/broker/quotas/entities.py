@@ -1,7 +1,7 @@
 """Entities that have quotas, and the keys of their quotas (KIP-55, 546, 599, 612).
 
 An entity names a user, a client id, both, or an address. A name is None if the entity does not have this part, and
-``DEFAULT`` if the entity stands for every name without a separate quota. Real names are never empty.
+``DEFAULT`` if the entity covers every name without a separate quota. Real names are never empty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from parley.light_dataclasses import dataclass
 
 DEFAULT: Final = ""
-"""The name of a part that stands for all names without a separate quota."""
+"""The name of a part that covers all names without a separate quota."""
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"

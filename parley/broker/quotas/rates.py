@@ -68,7 +68,7 @@ class SampledRate:
         self._total += amount
 
     def per_second(self, now_s: float) -> float:
-        """Return the rate per second."""
+        """Return the current rate, in units per second."""
         elapsed_s = self._elapsed_s(now_s)
         return self._total / elapsed_s
 

@@ -28,7 +28,7 @@ HAND_OVER_PAUSE_S = 60.0
 
 
 class HealState(IntEnum):
-    """The state of a partition's healing."""
+    """The state of a partition's healing. The module docstring explains each one."""
 
     FOUND = 0
     HANDING_OVER = 1

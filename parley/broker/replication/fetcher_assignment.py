@@ -36,7 +36,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.uuids import UUID
 
 FETCHERS_MAX: Final = 64
-"""The maximum number of connections to a leader, however many are configured. A mistyped value could otherwise open one
+"""The maximum number of connections to a leader, even if more are configured. A mistyped value could otherwise open one
 connection for each partition."""
 
 

@@ -23,7 +23,7 @@ from parley.broker.runtime.states import IllegalStep
 
 
 class FollowState(IntEnum):
-    """The state of a followed partition."""
+    """The state of a followed partition. The module docstring explains each one."""
 
     NEW = auto()
     FETCHING = auto()

@@ -2,12 +2,13 @@
 
 Rules of this module:
 
-* A leader hands over first, if another live member of the ISR can lead. If none can, it heals its log as the leader.
+* A leader first hands over its leadership, if another live member of the ISR can lead. If none can, it heals its log as
+  the leader.
 * A range is fetched from one replica at a time, checked (``range_fetch``), and put in place by the log, which checks
   the batches again. Nothing outside the range changes.
-* A replica that was compacted differently heals nothing if a deleted key could come back. If only such replicas contain
-  a range, a follower fetches its whole log again: it leaves the ISR, unless that would make the ISR too small, and the
-  fetcher removes the log. A leader hands over first.
+* The records of a replica that was compacted differently are not used if a deleted key could come back. If only such
+  replicas contain a range, a follower fetches its whole log again: it leaves the ISR, unless that would make the ISR
+  too small, and the fetcher removes the log. A leader first hands over its leadership.
 * If no live replica contains a range, the records around it stay readable, and fetches of the range get
   CORRUPT_MESSAGE. The replicas are asked again after growing pauses, and immediately when a broker registers.
 """

@@ -80,7 +80,7 @@ class IsrPolicy(Protocol):
 
 
 class FixedIsr:
-    """Never changes the ISR."""
+    """An ``IsrPolicy`` that never changes the ISR."""
 
     def leader_epoch_began(self, partition: Partition) -> None:
         pass

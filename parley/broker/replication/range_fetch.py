@@ -7,8 +7,9 @@ Rules of this module:
   tombstones, if that offset is above the fetch offset. Both brokers must know the same leader epoch, so a replica that
   has not heard of a new leader is refused.
 * Every batch is checked before it may be put in place: its checksum, that it continues the previous batch, and that its
-  leader epoch is the one in this replica's leader-epoch cache for its offset. So a replica whose log has diverged from
-  this log heals nothing (docs/storage.md, "Mending", describes the case of an epoch that started in the range).
+  leader epoch is the one in this replica's leader-epoch cache for its offset. So the records of a replica whose log has
+  diverged from this log are not used (docs/storage.md, "Mending", describes the case of an epoch that started in the
+  range).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """The consumer. ``rack`` is its ``client.rack``."""
+    """The consumer for which a selector chooses a replica. ``rack`` is its ``client.rack``."""
 
     rack: str
     client_id: str | None

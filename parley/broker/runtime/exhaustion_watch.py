@@ -95,7 +95,7 @@ def limit_advised(partitions: int) -> int:
 
 
 class Supply(Enum):
-    """The states; the module docstring explains each one."""
+    """The states of the supply of a resource; the module docstring explains each one."""
 
     ENOUGH = auto()
     SHORT = auto()
@@ -168,7 +168,8 @@ class Connections(Protocol):
 
 
 class Memory(Protocol):
-    """The memory for requests."""
+    """The limits on memory for requests (``Load``). If ``lacks_memory`` is True, large requests are received one at a
+    time."""
 
     lacks_memory: bool
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 WAIT_MAX_S = 24 * 3600.0
-"""The maximum wait, in seconds, whatever timeout the client requests: a wait must end even if its client has
+"""The maximum wait, in seconds, even if the client requests a longer timeout: a wait must end even if its client has
 disconnected."""
 
 

@@ -17,7 +17,7 @@ READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION = 8, 4, 4, 1, 1, 16
 HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left for the event loop
 """The maximum number of threads per purpose. They are started on demand."""
 RECOVERING_MAX = 64
-"""The maximum number of threads for recovery, however many are configured."""
+"""The maximum number of threads for recovery, even if more are configured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TimedSteps(Generic[T]):
-    """An awaitable that stands in for ``work``, and calls ``spent`` with the seconds that each step has taken."""
+    """An awaitable that wraps ``work``, and calls ``spent`` with the seconds that each step has taken."""
 
     __slots__ = ("_monotonic", "_spent", "_work")
 

@@ -30,5 +30,5 @@ class Operation(IntEnum):
 
 
 def bit_field(operations: Iterable[Operation]) -> int:
-    """Return the operations as a signed 32-bit field: bit n stands for the operation with the number n."""
+    """Return the operations as a signed 32-bit field: bit n is set if the operation with the number n is included."""
     return sum(1 << operation for operation in operations)

@@ -30,7 +30,7 @@ class Effect(Enum):
     ELEMENT = "each such element is refused, the others are handled"
     LEFT_OUT = "each such element is left out of the response"
     OTHERWISE = "another row must allow it"
-    """One of several rows suffices. The note of the row says which."""
+    """One of several rows suffices. The note of the row names the alternatives."""
 
 
 @dataclass(frozen=True, slots=True)

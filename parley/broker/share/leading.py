@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeadingState(IntEnum):
-    """The state of a share partition at its leader."""
+    """The state of a share partition at its leader. The module docstring explains each one."""
 
     LOADING = 0
     ACTIVE = 1
@@ -147,7 +147,7 @@ class LedSharePartition:
 
     @property
     def settings(self) -> ShareSettings:
-        """The current settings of the group."""
+        """The current settings of the share group to which this share partition belongs."""
         return self._settings_of(self.key.group_id)
 
     def on_change(self, key: Hashable, amount: int) -> None:

@@ -20,7 +20,7 @@ from parley.light_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """The settings of one share group."""
+    """The settings of one share group that the leaders of its partitions use."""
 
     lock_duration_ms: int
     limits: Limits

@@ -39,7 +39,7 @@ class LogBatch(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The limits of a share group."""
+    """The settings of a share group that limit its deliveries and its window."""
 
     max_record_locks: int
     delivery_count_limit: int

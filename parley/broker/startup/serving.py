@@ -57,7 +57,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The network side of a broker."""
+    """The network side of a broker that serves clients."""
 
     dispatcher: Dispatcher
     listeners: tuple[Listener, ...]

@@ -48,7 +48,7 @@ CONSUMED_PARTITIONS_MAX = 200_000
 """The maximum number of partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the
 longest names."""
 FOLLOWED_PARTITIONS_MAX = 400_000
-"""The same limit for followers. A broker leads some ten thousand partitions, each with a few followers."""
+"""The same limit for followers. A broker may lead about ten thousand partitions, each with a few followers."""
 LOOK_AT_ALL_S = 5.0
 """A session looks at all its partitions once in this many seconds, because retention moves a log start without a
 notification."""
@@ -281,7 +281,7 @@ class FetchSessions:
 
     @property
     def sessions(self) -> int:
-        """The number of sessions."""
+        """The number of fetch sessions on this broker."""
         return len(self._sessions)
 
     @property

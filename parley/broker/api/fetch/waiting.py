@@ -47,7 +47,7 @@ from parley.protocol.messages.fetch import FetchResponse
 
 
 class FetchState(IntEnum):
-    """The state of a fetch."""
+    """The state of a fetch. The module docstring explains each one."""
 
     LOOKING = 0
     WAITING = 1

@@ -37,7 +37,7 @@ class TopicPartition(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """The identity of a session."""
+    """The identity of a share session: the group, the member, and the principal that started the session."""
 
     group_id: str
     member_id: str
@@ -53,7 +53,7 @@ class ShareSession:
         self.key = key
         self.client = client
         self.epoch = INITIAL_EPOCH
-        """The epoch of the last request."""
+        """The epoch of the last request that used the session."""
         self.has_ended = False
         """True if no further request can use the session. Its member must not acquire more records."""
         self.partitions = dict.fromkeys(partitions, True)

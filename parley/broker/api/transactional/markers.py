@@ -76,7 +76,7 @@ class TransactionMarkers:
         return {WriteTxnMarkersRequest.API_KEY: self.write_markers}
 
     async def write_markers(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Write the markers of a request. Each partition of each marker succeeds or fails on its own."""
+        """Write the markers of a request. Each partition of each marker succeeds or fails independently."""
         return await self.write(request)
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:

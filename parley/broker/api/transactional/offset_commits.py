@@ -68,7 +68,7 @@ class TransactionalOffsetsApi:
         return {TxnOffsetCommitRequest.API_KEY: self.commit}
 
     async def commit(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-        """Commit offsets. Invalid partitions fail on their own; the other partitions succeed or fail together.
+        """Commit offsets. Invalid partitions fail individually; the other partitions succeed or fail together.
 
         As in Kafka, an error of the producer or the group takes precedence over metadata that is too large.
         """

@@ -55,8 +55,8 @@ def conditions(
     """Return a function that gives the condition of each of a broker's replicas, or None if all of them are unharmed.
 
     ``known`` is the previous registration, ``joined`` the new one. Without a report, a replica is suspect if it is
-    neither certainly unharmed nor certainly lost. ``directories_count`` is False if the store was set back: a replica
-    may have moved to another directory since.
+    neither certainly unharmed nor certainly lost. If ``directories_count`` is False, because the store was set back,
+    its directories are ignored: a replica may have moved to another directory since then.
     """
     if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):
         return None

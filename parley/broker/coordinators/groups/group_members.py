@@ -11,7 +11,7 @@ M_co = TypeVar("M_co", covariant=True)
 
 
 class HasMembers(Protocol[M_co]):
-    """A group with its members by id."""
+    """A group of any type: its id, and its members by member id."""
 
     @property
     def group_id(self) -> str: ...

@@ -179,7 +179,7 @@ class GroupShard:
         """Return the group of one type with this id. ``of_type`` returns None for a group of another type.
 
         Raises GROUP_ID_NOT_FOUND if there is none. If no group of any type has this id, the error message is
-        ``absent``, in which ``{}`` stands for the id.
+        ``absent``, with the id in place of ``{}``.
         """
         known = self.groups.get(group_id)
         if known is None:

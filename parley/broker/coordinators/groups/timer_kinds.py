@@ -1,4 +1,4 @@
-"""The kinds of timers of a group."""
+"""The kinds of timers that a group can set, as they appear in the keys of timers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from parley.broker.coordinators.share_state.shard import ShareStateShard
 PRUNE: Final = "prune"
 STORE_COLD: Final = "store-cold"
 FORGET_DELETED: Final = "forget-deleted"
-"""The keys of the timers."""
+"""The keys of the timers of the periodic events."""
 
 
 def prune(shard: ShareStateShard, now_ms: int) -> Decision[None]:

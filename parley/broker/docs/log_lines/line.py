@@ -12,7 +12,7 @@ DEFECT: Final = "A defect in Parley: please report it with the traceback."
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line at level warning or error. In ``event``, "..." stands for values."""
+    """A line at level warning or error. In ``event``, "..." takes the place of values."""
 
     event: str
     meaning: str

@@ -47,12 +47,12 @@ _PLACEHOLDER: Final = re.compile(r"%[-.\d]*[a-z]")
 
 
 class Logged(NamedTuple):
-    """An event in the code."""
+    """An event that the code logs: its text, its level, and its place."""
 
     event: str
     level: str
     place: str
-    """The module and the line."""
+    """The module and the line of the call."""
 
 
 @functools.cache

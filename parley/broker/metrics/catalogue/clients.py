@@ -252,7 +252,7 @@ class ConnectionLimitMetrics(Instruments, title="Limit of connections"):
 
 
 class LoadMetrics(Instruments, title="Load"):
-    """The work in progress."""
+    """The requests in progress, and the memory that they take."""
 
     requests_in_progress: int = gauge(
         "parley_requests_in_progress",

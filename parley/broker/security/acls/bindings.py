@@ -52,7 +52,7 @@ class ResourcePattern:
 
 @dataclass(frozen=True, slots=True)
 class AclBinding:
-    """One ACL. ``principal`` is in Kafka's notation; ``User:*`` stands for every user."""
+    """One ACL. ``principal`` is in Kafka's notation; ``User:*`` means every user."""
 
     pattern: ResourcePattern
     principal: str
@@ -66,7 +66,7 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Selects bindings. None and ``ANY`` match everything."""
+    """Selects ACL bindings. None and ``ANY`` match everything."""
 
     type: ResourceType = ResourceType.ANY
     pattern_type: PatternType = PatternType.ANY

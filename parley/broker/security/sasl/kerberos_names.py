@@ -72,7 +72,7 @@ def _expanded(target: str, match: re.Match[str]) -> str:
 
 
 class ShortNames:
-    """The rules of one listener."""
+    """The rules by which one listener maps Kerberos principals to user names."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
         """Raises ValueError if a rule is malformed."""

@@ -52,7 +52,7 @@ def _referenced(reference: re.Match[str], match: re.Match[str]) -> str:
 
 
 class PrincipalMapping:
-    """The rules of one listener."""
+    """The rules by which one listener maps the names in certificates to principals."""
 
     def __init__(self, text: str) -> None:
         """Raises ValueError if a rule is malformed."""

@@ -38,8 +38,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
 """A new member is removed if its JoinGroup waits longer than this, as in Kafka: its client has probably given up."""
 
 SESSION_MIN_MS: Final = 10
-"""The minimum session timeout, whatever a member or a stored group specifies. A shorter timeout would keep the event
-loop busy."""
+"""The minimum session timeout, even if a member or a stored group specifies a shorter one. A shorter timeout would keep
+the event loop busy."""
 
 
 SESSIONS_MAX: Final = 10_000

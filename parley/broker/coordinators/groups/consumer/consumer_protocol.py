@@ -60,6 +60,7 @@ def encoded_assignment(assignment: Assignment, protocols: Protocols, image: Meta
 
 
 def _known_version(data: bytes) -> bytes:
-    """Mark data of a later version as data of the highest known version, which ignores bytes that were added later."""
+    """Mark data of a later version as data of the highest known version, so that bytes that were added later are
+    ignored."""
     version = int.from_bytes(data[:2], "big", signed=True)
     return _VERSION_MAX.to_bytes(2, "big") + data[2:] if version > _VERSION_MAX else data

@@ -93,7 +93,7 @@ def in_all_steps(
 def changes_nothing(request: ConsumerGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
     """Return True if a heartbeat only keeps the member alive, and the member already has its target assignment.
 
-    Most heartbeats are like that. This check is cheaper than the three steps, which would change nothing.
+    This is true of most heartbeats. This check is cheaper than the three steps, which would change nothing.
     """
     if (
         request.topic_partitions is not None
@@ -271,7 +271,7 @@ def _reconciled(
     request: ConsumerGroupHeartbeatRequest, member: Member, subscription_changed: bool, change: GroupChange
 ) -> Member:
     """Step 3: move the member toward its target assignment. Its rebalance timeout restarts only if its progress has
-    changed: mere heartbeats do not prolong it."""
+    changed: a heartbeat alone does not prolong it."""
     before = member.progress
     member = reconcile(member, _reported(request), subscription_changed, change)
     if member.progress is not before:

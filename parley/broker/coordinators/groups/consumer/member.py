@@ -95,7 +95,7 @@ NEW: Final = Progress()
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group."""
+    """A member of a consumer group: its id, the details that it has sent, and its progress."""
 
     member_id: str
     details: MemberDetails = field(default_factory=MemberDetails)

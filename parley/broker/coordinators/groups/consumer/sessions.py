@@ -25,7 +25,8 @@ REMEMBERED_IDS_MAX: Final = 128
 """The maximum length of the group id and member id together for which a timer is cached. Clients choose the ids."""
 
 SESSION_MIN_MS: Final = 10
-"""The minimum session timeout, whatever a stored member specifies. A shorter one would keep the event loop busy."""
+"""The minimum session timeout, even if a stored member specifies a shorter one, which would keep the event loop
+busy."""
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:

@@ -15,7 +15,7 @@ _CONSUMER: Final = -1
 """The replica id of a consumer, which sees records up to the high watermark."""
 
 _LATEST: Final = -1
-"""The timestamp that stands for the latest offset."""
+"""The special timestamp that requests the latest offset."""
 
 
 class LatestOffsets:

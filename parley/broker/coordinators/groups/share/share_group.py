@@ -64,7 +64,7 @@ class Stored:
     initializing: Mapping[UUID, TopicPartitions] = field(default_factory=lambda: NOTHING)
     initialized: Mapping[UUID, TopicPartitions] = field(default_factory=lambda: NOTHING)
     deleting: Mapping[UUID, str] = field(default_factory=lambda: NOTHING)
-    """The names of the topics, by id."""
+    """The names of the topics whose state is being deleted, by topic id."""
 
 
 NOTHING_STORED: Final = Stored()
@@ -72,7 +72,8 @@ NOTHING_STORED: Final = Stored()
 
 @dataclass(slots=True, eq=False)
 class ShareGroup:
-    """A share group."""
+    """A share group, as its records describe it. The committed start offsets are in the state of its share
+    partitions."""
 
     group_id: str
     epoch: int = FIRST_EPOCH
@@ -94,7 +95,7 @@ class ShareGroup:
     """When the initialization of each topic last started. Not stored: a loaded group starts again."""
 
     def state(self) -> ShareGroupState:
-        """Return the state of the group."""
+        """Return the state of the group: STABLE if it has members, else EMPTY."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     # --- Records ---

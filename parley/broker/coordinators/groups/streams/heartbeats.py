@@ -52,13 +52,13 @@ JOIN, LEAVE, LEAVE_STATIC = 0, -1, -2
 
 NOT_VALIDATED: Final = -1
 TIMEOUT_MIN_MS: Final = 10
-"""The minimum session and rebalance timeout, whatever is stored. A shorter one would keep the event loop busy."""
+"""The minimum session and rebalance timeout, even if a shorter one is stored, which would keep the event loop busy."""
 
 TaskIds = StreamsGroupHeartbeatRequest.TaskIds
 
 
 class Outcome(NamedTuple):
-    """The result of a heartbeat."""
+    """The result of a heartbeat: the response, and the topics to create."""
 
     response: StreamsGroupHeartbeatResponse
     to_create: tuple[InternalTopic, ...] = ()
@@ -108,7 +108,7 @@ def in_all_steps(
 def changes_nothing(request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
     """Return True if a heartbeat only keeps the member alive, and the member already has its target tasks.
 
-    Most heartbeats are like that. This check is cheaper than the steps, which would change nothing.
+    This is true of most heartbeats. This check is cheaper than the steps, which would change nothing.
     """
     if _says_anything(request):
         return False

@@ -91,7 +91,7 @@ NO_PROGRESS: Final = Progress()
 
 @dataclass(frozen=True, slots=True)
 class StreamsMember:
-    """A member of a streams group."""
+    """A member of a streams group: its id, the details that it has sent, and its progress."""
 
     member_id: str
     details: MemberDetails = NO_DETAILS
@@ -137,7 +137,7 @@ class TaskOwners:
 
 @dataclass(slots=True, eq=False)
 class StreamsGroup:
-    """A streams group."""
+    """A streams group, without its committed offsets."""
 
     group_id: str
     epoch: int = FIRST_EPOCH
@@ -170,7 +170,7 @@ class StreamsGroup:
     """A number that rises whenever the tasks of a member with an endpoint change."""
 
     def state(self) -> StreamsGroupState:
-        """Return the state of the group."""
+        """Return the state of the group, which follows from its members, topology and epochs."""
         if not self.members:
             return StreamsGroupState.EMPTY
         if self.topology is None or self.topology.epoch != self.validated_epoch:
@@ -215,7 +215,7 @@ class StreamsGroup:
             self.shutdown_by = None
 
     def put_topology(self, topology: Topology | None) -> None:
-        """Replace the topology."""
+        """Store the topology of the group, so that it is configured again."""
         self.topology = topology
         self.configured = None
 

@@ -64,7 +64,7 @@ def _with_id(keys: Sequence[Jwk], key_id: str | None) -> Sequence[Jwk]:
 
 
 class KeyFile:
-    """Keys in a file."""
+    """An issuer's keys, which are read from a file."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError or ValueError if the file cannot be used."""
@@ -93,7 +93,7 @@ class KeyFile:
 
 
 class FetchedKeys:
-    """Keys that are fetched from an address."""
+    """An issuer's keys, which are fetched from an https address."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class FetchedKeys:
         backoff_max_s: float,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``fetch`` blocks, and raises OSError."""
+        """``fetch`` blocks, and raises OSError if the keys cannot be fetched."""
         self._url = url
         self._fetch = fetch
         self._refresh_s = refresh_s

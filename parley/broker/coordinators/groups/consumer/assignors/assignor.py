@@ -29,16 +29,16 @@ class TopicSpec(NamedTuple):
 
     name: str
     partitions: int
-    """The number of partitions."""
+    """The number of partitions of the topic."""
     racks: Callable[[int], frozenset[str]]
     """Returns the racks of a partition's replicas."""
 
 
 class MemberSpec(NamedTuple):
-    """A member of the group."""
+    """A member of the group, as an assignor sees it."""
 
     instance_id: str | None
-    """None for a dynamic member."""
+    """The instance id of a static member; None for a dynamic member."""
     rack_id: str | None
     topics: frozenset[UUID]
     """The existing topics that the member subscribes to. Members with the same topics share one set."""
