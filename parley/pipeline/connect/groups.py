@@ -60,7 +60,7 @@ def forget(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -
         request = kind(group_id=group, topics=list(topics.values()))
         answer = await client.send(request, node=await client.coordinator(group))
         if answer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            check_code(answer.error_code, f"forgetting offsets of group {group}")
+            check_code(answer.error_code, f"deleting offsets of group {group}")
 
     if topics:
         cluster.retry(ask)

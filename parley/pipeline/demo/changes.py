@@ -82,7 +82,7 @@ def _told(progress: Any) -> dict[str, Any]:
     """Return the line for a micro-batch. ``done`` is the number of the source topic's offsets that are counted."""
     end = progress["sources"][0]["endOffset"]
     end = json.loads(end) if isinstance(end, str) else end
-    topics = [partitions for topic, partitions in (end or {}).items() if topic]  # the one without a name is a note
+    topics = [partitions for topic, partitions in (end or {}).items() if topic]  # the batch's start has no name
     done = sum(offset for partitions in topics for offset in partitions.values())
     return {"batch": progress["batchId"], "rows": progress["numInputRows"], "done": done}
 

@@ -224,7 +224,7 @@ def _transactional_id_prefix(given: Mapping[str, str], guarantee: str) -> str | 
         return None
     if not prefix.strip():
         raise OptionError(
-            "'transactionalIdPrefix' is empty; say how transactional ids begin, or leave the option out to write"
+            "'transactionalIdPrefix' is empty; give a prefix for transactional ids, or leave the option out to write"
             " without transactions"
         )
     if guarantee != "exactly-once":
@@ -272,8 +272,8 @@ def _chosen(given: Mapping[str, str]) -> Chosen:
     said = [name for name in _CHOICES if name.lower() in given]
     if len(said) != 1:
         raise OptionError(
-            "say what to read with exactly one of the options 'subscribe' (topics, with commas), 'subscribePattern' and"
-            f" 'assign'; {'none is set' if not said else ' and '.join(map(repr, said)) + ' are'}"
+            "exactly one of the options 'subscribe' (topics, with commas), 'subscribePattern' and 'assign' must be set;"
+            f" {'none is set' if not said else ' and '.join(map(repr, said)) + ' are'}"
         )
     name, text = said[0], given[said[0].lower()].strip()
     if name == "assign":
@@ -404,7 +404,9 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
     """Return the connection to the cluster, from the Java client's settings. Raises ``OptionError``."""
     bootstrap = client.get("bootstrap.servers", "").strip()
     if not bootstrap:
-        raise OptionError("'kafka.bootstrap.servers' is missing; it says where the cluster is, as host:port,host:port")
+        raise OptionError(
+            "'kafka.bootstrap.servers' is missing; set it to the cluster's addresses, as host:port,host:port"
+        )
     try:
         return Connection(
             bootstrap=bootstrap,

@@ -64,7 +64,7 @@ def check_columns(schema: StructType, options: SinkOptions, typed: Sequence[str]
             raise _wrong(name, kinds[name], f"string or binary; cast it, as with CAST({name} AS STRING)")
     if options.topic is None:
         if "topic" not in kinds:
-            raise OptionError("say where the rows go, with the option 'topic' or a column 'topic'")
+            raise OptionError("no topic is given; set the option 'topic', or add a column 'topic'")
         if not isinstance(kinds["topic"], StringType):
             raise _wrong("topic", kinds["topic"], "string")
     if "partition" in kinds and not isinstance(kinds["partition"], IntegerType):

@@ -108,8 +108,8 @@ def check_schema(schema: StructType, options: SourceOptions, typed: StructType |
     """Raise ``OptionError`` if Spark has another schema, which the user must have given."""
     if schema != source_schema(options.include_headers, typed):
         raise OptionError(
-            "a topic's columns are fixed: leave out schema(...), and take values apart with from_json, cast and the"
-            " like (headers are there with the option 'includeHeaders')"
+            "a topic's columns are fixed: leave out schema(...), and parse values with from_json or cast"
+            " (the option 'includeHeaders' adds a column of headers)"
         )
 
 
@@ -328,7 +328,7 @@ def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOp
 def _lost(text: str, options: SourceOptions) -> None:
     if options.fail_on_data_loss:
         raise DataLoss(
-            f"{text}. Retention may be too short for this query, or a topic was deleted or truncated under it."
+            f"{text}. Retention may be too short for this query, or a topic was deleted or truncated while it ran."
             " To continue with the remaining records, set the option 'failOnDataLoss' to false"
         )
     _log.warning("%s. Continuing without it, because 'failOnDataLoss' is false.", text)

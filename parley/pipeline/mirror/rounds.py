@@ -144,7 +144,7 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
     copies = choices.enabled
     groups = copies and choices.emit_checkpoints
     table: list[tuple[bool, str, float, Callable[[], None], bool]] = [
-        # on, what, how often, the work, whether also immediately
+        # is needed, name, interval, work, runs immediately, too
         (choices.emit_heartbeats, "heartbeats", choices.emit_heartbeats_s, flow.beat, True),
         (copies and choices.refresh_topics, "topics", choices.refresh_topics_s, flow.refresh_topics, False),
         (copies and choices.sync_settings, "settings of topics", choices.sync_settings_s, flow.sync_settings, True),

