@@ -48,7 +48,7 @@ def measure(broker: Measured, sizes: list[int], partitions: list[int], total: in
 def warm_up(broker: Measured, total: int) -> None:
     """Run a load without measuring it, so that the JVM has compiled its hot code before the measurement.
 
-    A measurement of a few bytes (``total``), which only shows that everything works, gets a small one.
+    If ``total`` is a few bytes, which only shows that everything works, the warm-up is small, too.
     """
     broker.create_topic("warm-up", 1)
     for work in ("produce", "consume"):

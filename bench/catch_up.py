@@ -1,9 +1,10 @@
-"""``python -m bench.catch_up``: readers of a log five times the memory, beside a live tail.
+"""``python -m bench.catch_up``: reading a log five times the size of the memory, beside a live tail.
 
 The broker and the page cache of its files get ``--memory`` megabytes. The log that it has written is five times as
 large. A client that reads it from the beginning must get it from the disk. Meanwhile another client writes one record
-per request, 500 times per second, to another topic, and reads it there: its times are measured alone and beside the
-reader. Apache Kafka has a heap of 256 MB here, so that page cache is left.
+per request, 500 times per second, to another topic, and reads the records from there. The latency of these records is
+measured without and with the reader of the log. Apache Kafka has a heap of 256 MB here, so that some memory is left for
+the page cache.
 """
 
 from __future__ import annotations

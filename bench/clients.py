@@ -1,4 +1,4 @@
-"""The programs of clients, each in a separate process. They run to their end, or in the background."""
+"""Runs the programs of clients, each in a separate process, to their end or in the background."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_client(module: str, *words: object) -> Any:
 
 @contextmanager
 def client(module: str, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a program of ``bench``, and end it if it still runs."""
+    """Run a program of ``bench`` inside the context, and end it afterwards if it still runs."""
     command = [sys.executable, "-m", module, *map(str, words)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:

@@ -1,8 +1,8 @@
 """``python -m bench.compression``: the cost of compressed records, and of acks, compared with other brokers.
 
-Records of 200 B of JSON, which compress to about a fifth, in six partitions. A GB is a GB of records before their
-compression, which the client carries out: the broker stores the batches as they are. ``acks=all`` on one broker shows
-what the waiting for replicas costs without them.
+The records are 200 B of JSON, which compress to about a fifth, in six partitions. A GB is a GB of uncompressed records.
+The client compresses them, and the broker stores the batches as they are. ``acks=all`` on one broker shows what waiting
+for replicas costs if there are none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def measure(broker: Measured, total: int, figures: Figures) -> None:
             broker.create_topic(topic, PARTITIONS)
             for work in ("produce", "consume"):
                 if work == "consume" and acks != ACKS[-1]:
-                    continue  # what is read does not depend on how it was acknowledged
+                    continue  # the records read are the same for every ``acks``
                 used = settings if work == "produce" else []
                 result, cpu = load(broker, work, topic, SIZE, PARTITIONS, total, used, compressible=work == "produce")
                 label = f"{work} {codec}" + (f", acks={acks}" if work == "produce" else "")

@@ -1,8 +1,8 @@
 """``python -m bench.connections``: one record per request on 1, 50 and 1,000 connections, compared with other brokers.
 
 Each connection sends its next request when it has the response, with ``acks=all``, so that at most as many requests are
-in progress as there are connections. ``--idle`` measures another thing: connections that do nothing, their memory and
-processor time.
+in progress as there are connections. ``--idle`` measures something else: the memory and the processor time that idle
+connections take.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def measure(broker: Measured, counts: Sequence[int], seconds: float, figures: Fi
             wait_until_begun(running)
             time.sleep(WARM_UP_S)
             cpu, began = broker.cpu_seconds(), time.perf_counter()
-            time.sleep(seconds * 0.8)  # the end of the client's time is not certain
+            time.sleep(seconds * 0.8)  # the client may end a little earlier
             cpu = (broker.cpu_seconds() - cpu) / (time.perf_counter() - began)
             found = outcome(running)
         label = f"{count:,} connection{'s' if count > 1 else ''}"
@@ -43,7 +43,7 @@ def measure(broker: Measured, counts: Sequence[int], seconds: float, figures: Fi
 
 
 def measure_idle(broker: Measured, count: int, seconds: float, figures: Figures) -> None:
-    """Measure connections that do nothing, and a client beside them."""
+    """Measure idle connections, and the requests of another client meanwhile."""
     broker.create_topic(TOPIC, 1)
     probe = ("bench.small_load", "produce", broker.bootstrap, TOPIC, "--seconds", PROBE_S, "--warm-up", PROBE_S)
     alone = run_client(*probe)

@@ -1,8 +1,8 @@
 """``python -m bench.consumers``: 200 consumers in 20 groups, compared with other brokers.
 
-The consumers are librdkafka's, with its default settings. All groups read one topic of 50 partitions. Measured are the
-time until every group has divided all partitions, and the broker's processor time per second while the groups are
-idle, and while a producer writes 1,000 records per second, which each group reads.
+The consumers are librdkafka's, with its default settings. All groups read one topic of 50 partitions. The program
+measures the time until every group has assigned all partitions, and the broker's processor time per second: while the
+groups are idle, and while a producer writes 1,000 records per second, which each group reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTINGS = {"auto.offset.reset": "earliest", "log_level": 0, "fetch.wait.max.ms"
 
 
 class Groups:
-    """Consumers, each in one of the groups, which one thread polls in turns."""
+    """Consumers, each in one of the groups. A single thread polls them in turn."""
 
     def __init__(self, bootstrap: str, consumers: int, groups: int) -> None:
         self._groups = groups
@@ -43,7 +43,7 @@ class Groups:
 
     @property
     def is_settled(self) -> bool:
-        """True if each group has all partitions."""
+        """True if the members of each group together have all partitions."""
         return sum(self.assigned) == self._groups * PARTITIONS and min(self.assigned) > 0
 
     def _run(self) -> None:

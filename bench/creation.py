@@ -1,11 +1,12 @@
-"""``python -m bench.creation``: the cost of partitions without records, compared with Apache Kafka: creating, listing,
-keeping.
+"""``python -m bench.creation``: the cost of creating, listing and keeping partitions without records, compared with
+Apache Kafka.
 
 A client on a plain socket sends CreateTopics requests that are encoded beforehand. The time is measured from the
 request to the last byte of the response, so the client library does not count. After a warm-up with small topics, 1,000
 partitions are created in three shapes, several times each: one topic of 1,000, 20 topics of 50, 1,000 topics of one.
-Then topics of 1,000 are created until there are ``--partitions``. At that number it measures Metadata of all topics,
-memory and descriptors. ``--cluster`` uses three brokers and three replicas. ``bench.partitions`` measures restarts.
+Then topics of 1,000 are created until there are ``--partitions``. At that number the program measures a Metadata
+request for all topics, the memory and the number of descriptors. ``--cluster`` uses three brokers and three replicas.
+``bench.partitions`` measures restarts.
 """
 
 from __future__ import annotations

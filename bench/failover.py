@@ -1,9 +1,9 @@
 """``python -m bench.failover``: the death of a broker that leads a third of the partitions, compared with Apache Kafka.
 
-Three brokers, replication factor 3, topics of 1,000 partitions. ``kill -9`` ends a broker, and a client requests the
-metadata of all topics from another one until no partition has the dead broker as its leader. The processor time is that
-of the two other brokers, until then and for the work that follows. The first broker to die is not the controller. It
-starts again, and the time until it is in every ISR is measured, too.
+There are three brokers, with topics of 1,000 partitions and replication factor 3. ``kill -9`` ends a broker, and a
+client requests the metadata of all topics from another one until no partition has the dead broker as its leader. The
+processor time is that of the two other brokers, until then and for the work that follows. The first broker to die is
+not the controller. It starts again, and the time until it is in every ISR is measured, too.
 """
 
 from __future__ import annotations

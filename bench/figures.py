@@ -26,7 +26,7 @@ class Found:
 
     figures: Figures = field(default_factory=lambda: defaultdict(list))
     failures: dict[str, str] = field(default_factory=dict)
-    """The reason, by name of the broker."""
+    """The reason that a broker could not be measured, by its name."""
 
 
 def report(found: Found, prefix: str = "") -> None:

@@ -9,9 +9,9 @@ from bench.replication import ReplicatedCluster
 
 
 def single_brokers(alone: bool, *, peers: bool = False) -> list[type[Measured]]:
-    """Return Apache Kafka, with ``peers`` also Tansu and kfake, and Parley; only what is installed.
+    """Return the installed brokers among Apache Kafka, Parley and, with ``peers``, Tansu and kfake.
 
-    ``alone`` means only Parley.
+    With ``alone``, returns only Parley.
     """
     if alone:
         return [Parley]

@@ -1,8 +1,9 @@
 """``python -m bench.latency``: how long a record takes, at 1,000 records per second and at half of the peak.
 
-Each record is a separate request, with ``acks=all``. Its time counts from when it was due, so that a broker that
-stalls pays for all requests that wait. At 1,000 per second a reader that waits for records measures the time from end
-to end. The peak is what 50 connections reach when each sends its next request after the response.
+Each record is a separate request, with ``acks=all``. Its latency counts from the time at which it was due, so that a
+stall of the broker adds to the latency of all requests that wait. At 1,000 per second, a reader that waits for records
+measures the end-to-end latency. The peak is what 50 connections reach when each sends its next request after the
+response.
 """
 
 from __future__ import annotations

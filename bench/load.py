@@ -28,7 +28,7 @@ PARTITION_BY_ROUND = 0x8 | 0x20
 
 
 class _Message(ctypes.Structure):
-    """``rd_kafka_message_t``."""
+    """The C structure ``rd_kafka_message_t``."""
 
     _fields_ = (
         ("err", ctypes.c_int),

@@ -1,4 +1,4 @@
-"""A limit of memory for a process and the page cache of its files, by a control group of either version."""
+"""Limits the memory of a process, including the page cache of its files, with a control group (version 1 or 2)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class NoLimits(Exception):
 
 @contextmanager
 def limited_to(megabytes: int) -> Iterator[Path]:
-    """Create a control group. Write the id of a process to the yielded file to put it in. Raises ``NoLimits``.
+    """Create a control group, and yield the file to which the caller writes the ids of its processes. Raises
+    ``NoLimits``.
 
-    Its processes must have ended when the block ends.
+    These processes must have ended when the block ends.
     """
     is_old = (_ROOT / "memory").is_dir()
     group = (_ROOT / "memory" if is_old else _ROOT) / f"parley-bench-{os.getpid()}"

@@ -82,7 +82,7 @@ def create(broker: Measured, partitions: int, figures: Figures) -> None:
         for done in admin.create_topics([NewTopic(f"new-{number}", partitions, 1)]).values():
             done.result(WAIT_S)
         elapsed = time.perf_counter() - began
-        time.sleep(1.0)  # Kafka makes the logs behind the answer
+        time.sleep(1.0)  # Kafka creates the logs after its response
         if number:
             figures[f"create a topic of {partitions} partitions: ms", broker.name].append(1000 * elapsed)
             figures["and broker CPU ms within a second", broker.name].append(1000 * (broker.cpu_seconds() - cpu))

@@ -1,9 +1,10 @@
 """``python -m bench.offsets``: how soon committed offsets are served again after ``kill -9`` of their coordinator.
 
-Three brokers with replication factor 3. All offsets are in one partition of ``__consumer_offsets``, so that one broker
-coordinates all groups. After it is killed, a client requests the offsets of one group from both other brokers every few
-milliseconds. The time has two parts: until the cluster has detected the failure and another broker coordinates the
-groups, and until that broker has loaded the offsets. Then all offsets are fetched and compared with what was committed.
+There are three brokers, and the replication factor is 3. All offsets are in one partition of ``__consumer_offsets``, so
+that one broker coordinates all groups. After it is killed, a client requests the offsets of one group from both other
+brokers every few milliseconds. The time has two parts: until the cluster has detected the failure and another broker
+coordinates the groups, and until that broker has loaded the offsets. Then all offsets are fetched and compared with
+what was committed.
 """
 
 from __future__ import annotations

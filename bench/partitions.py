@@ -1,8 +1,8 @@
-"""``python -m bench.partitions``: the cost of partitions, compared with Apache Kafka: creating, keeping, and a restart.
+"""``python -m bench.partitions``: the cost of partitions and of restarts, compared with Apache Kafka.
 
-One broker, topics of ``--per-topic`` partitions. After each creation a client waits until every partition has a leader,
-so that a broker gains nothing by responding early. Some partitions (``--used``) get a record, as in most clusters. A
-restart ends when the metadata names all leaders. The second restart follows more records and ``kill -9``.
+There is one broker, with topics of ``--per-topic`` partitions. After each creation a client waits until every partition
+has a leader, so that a broker gains nothing by responding early. Some partitions (``--used``) get a record, as in most
+clusters. A restart ends when the metadata names all leaders. The second restart follows more records and ``kill -9``.
 """
 
 from __future__ import annotations

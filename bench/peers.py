@@ -1,7 +1,7 @@
 """Two brokers that keep records in memory: Tansu (Rust) and kfake (Go). ``python -m bench.peers`` builds them.
 
 They come from the registries of their languages, are built into the cache once, and are left out of the tables if that
-is not possible. They sync nothing, and kfake is a library for tests: their figures show what the protocol alone costs.
+is not possible. They sync nothing, and kfake is a library for tests: their figures show the cost of the protocol alone.
 """
 
 from __future__ import annotations

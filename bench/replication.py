@@ -1,7 +1,8 @@
 """``python -m bench.replication``: the cost of replication, as CPU time of all brokers per GB produced.
 
-Three brokers, replication factor 3, ``acks=all``, with librdkafka's largest batches and with batches of 16 KB (the Java
-client's default). Then the same with many idle partitions, which must add almost no cost.
+A client produces to three brokers with ``acks=all`` and replication factor 3: with librdkafka's largest batches, and
+with batches of 16 KB (the Java client's default). Then it does the same with many idle partitions, which must add
+almost no cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The load of clients on secured listeners: handshakes, logins, requests, and a thousand simultaneous handshakes.
 
-Run it as ``python -m bench.secured_load handshakes|logins|metadata|storm ...``. It prints a JSON object. What counts is
-the brokers' CPU time, so a client may be slow, but must do the same to each broker.
+Run it as ``python -m bench.secured_load handshakes|logins|metadata|storm ...``. It prints a JSON object. Only the
+brokers' CPU time counts, so the client may be slow, but it must send the same requests to each broker.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ PROBE_S = 0.001
 ACLS = 10_000
 ACLS_AT_ONCE = 500
 TOPICS = 100
-"""The topics, half of which the user may describe."""
+"""The number of topics, half of which the user may describe."""
 WARM_UP_BYTES = 200_000_000
 WAIT_S = 60.0
 CPU_MIN_S = 0.1

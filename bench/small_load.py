@@ -1,4 +1,4 @@
-"""The load of plain sockets: one record per request, readers that fetch, idle connections.
+"""Load through plain sockets: produce requests of one record, readers that fetch, idle connections.
 
 Run it as ``python -m bench.small_load produce|paced|read|idle ...``. It prints a JSON object. Requests are encoded
 once, so that the client takes little of the processor time that it shares with the broker.
@@ -37,7 +37,7 @@ NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE,
 """Errors that requests for a new topic may return at first. Clients retry them."""
 TRIES, PAUSE_S = 200, 0.05
 IN_FLIGHT_MAX = 5
-"""The requests of a paced connection that await their responses, as in Kafka's producer."""
+"""The maximum number of requests in flight on a paced connection, as in Kafka's producer."""
 
 
 def produce_request(topic: str, acks: int, value_bytes: int = 100) -> ProduceRequest:
@@ -198,9 +198,9 @@ class Paced:
         self._turns = deque(sockets)
         self._began = time.perf_counter()
         self.sent: list[float] = []
-        """When each request that was sent was due."""
+        """The time at which each sent request was due."""
         self.times: list[float] = []
-        """The seconds from when a request was due to its response."""
+        """The seconds from the time at which each request was due to its response."""
 
     @property
     def is_done(self) -> bool:
@@ -234,13 +234,13 @@ class Paced:
 def paced(bootstrap: str, topic: str, connections: int, seconds: float, rate: float, acks: int, warm_up: float) -> Any:
     """Send one record per request at a steady rate. Latency counts from the time at which a request was due.
 
-    With one connection, a reader measures the time from there until it has the record, too.
+    With one connection, a reader also measures the time from then until it has received the record.
     """
     frame = checked(bootstrap, topic, acks)
     readers = [Tail(sock, topic, 0) for sock in connected(bootstrap, 1 if connections == 1 else 0)]
     for reader in readers:
         reader.ask()
-        while not reader.offset:  # until it has the record of ``checked``
+        while not reader.offset:  # until it has received the record that ``checked`` has sent
             select.select([reader.sock], [], [], WAIT_S)
             reader.receive()
     first = readers[0].offset if readers else 0

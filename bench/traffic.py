@@ -47,17 +47,17 @@ class Traffic:
     """The calls of one broker to the store."""
 
     reads: int = 0
-    """Reads of keys and pages."""
+    """The number of reads of keys and pages."""
     writes: int = 0
-    """Transactions."""
+    """The number of transactions."""
     operations: int = 0
-    """Puts and deletes in the transactions."""
+    """The number of puts and deletes in the transactions."""
     watches: int = 0
-    """Watches opened."""
+    """The number of watches that were opened."""
     watching: int = 0
-    """Watches currently open; not a sum."""
+    """The number of watches that are open now. The other fields count all calls."""
     renewals: int = 0
-    """Renewals of sessions."""
+    """The number of renewals of sessions."""
 
     def since(self, before: Traffic) -> Traffic:
         """Return the calls since an earlier state."""

@@ -5,8 +5,8 @@ of a commit is that of the call. The clients (librdkafka) share the machine's co
 
 First, every producer begins its next transaction as soon as the last one is committed. A broker that commits more in
 that time has longer queues, so the times of two brokers are comparable only at equal transactions per second.
-Therefore, the same number of transactions per second is then offered to both (``--offered``). The duration of such a
-transaction counts from the time at which it was due, however late it begins.
+Therefore, the producers then send the same number of transactions per second to both (``--offered``). The duration of
+such a transaction counts from the time at which it was due, however late it begins.
 
 Finally, the CPU time per GB is measured: records are produced in transactions of 50,000, and fetched by a consumer that
 reads committed records only.

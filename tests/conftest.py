@@ -1,4 +1,4 @@
-"""What holds for all tests: how many examples are tried, and what only ``make soak`` runs."""
+"""Settings for all tests: how many examples Hypothesis tries, and which tests only ``make soak`` runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker says if an extra is missing: the same for all settings, and a command that installs this Parley."""
+"""The error for a missing extra: it is the same for all settings, and contains the command that installs the extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's properties files, as Java reads them (``test_against_kafka.py`` asks Java itself)."""
+"""Java's properties files, as Java reads them (``test_against_kafka.py`` compares them with Java itself)."""
 
 from __future__ import annotations
 

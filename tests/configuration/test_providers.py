@@ -1,4 +1,4 @@
-"""Values that a configuration only names are read from where they are; no error contains one of them."""
+"""Values to which a configuration only refers are read from their source; no error contains such a value."""
 
 from __future__ import annotations
 

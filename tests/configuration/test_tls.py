@@ -1,4 +1,4 @@
-"""The ``ssl.*`` keys make contexts that agree with each other as Kafka's clients and brokers do."""
+"""Contexts from the ``ssl.*`` keys work with each other as those of Kafka's clients and brokers do."""
 
 from __future__ import annotations
 

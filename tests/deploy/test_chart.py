@@ -1,4 +1,4 @@
-"""The Helm chart: Helm and kubeconform accept it, its parts agree, and a broker understands what it is given."""
+"""The Helm chart: Helm and kubeconform accept it, its parts agree, and a broker accepts the configuration in it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The examples in ``deploy/`` are whole, and agree with each other and with the broker. Nothing here needs Docker.
+"""The examples in ``deploy/`` are complete, and agree with each other and with the broker. Nothing here needs Docker.
 
-Health checks are run as they stand there, against real servers.
+Their health checks are run unchanged, against real servers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The image, built and run as an engine does it, on this machine's root instead of the base image."""
+"""The image, built and run as by a container engine, but on this machine's root file system instead of the base
+image."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The files in ``deploy/monitoring`` as Prometheus' own ``promtool`` reads them: valid, and each alert fires and ends.
 
-Some time with a fault and some time without are made up as series.
+The tests make up time series for each fault: some time with it, and some time without it.
 """
 
 from __future__ import annotations

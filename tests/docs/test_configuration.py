@@ -1,4 +1,4 @@
-"""What docs/configuration.md says is so: of keys, of presets, of what starts and what does not."""
+"""The statements of docs/configuration.md are true: about keys, about presets, and about what a broker starts with."""
 
 from __future__ import annotations
 

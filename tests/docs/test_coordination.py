@@ -1,4 +1,4 @@
-"""What docs/coordination.md shows works as it stands; its backend passes the whole conformance kit."""
+"""The examples of docs/coordination.md work unchanged, and the backend in them passes the whole conformance kit."""
 
 from __future__ import annotations
 

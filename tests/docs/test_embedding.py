@@ -1,4 +1,4 @@
-"""Every block of docs/embedding.md runs as it stands."""
+"""Every block of docs/embedding.md runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution install into a user's project, and need no name of it (docs/embedding.md).
+"""The wheel and the source distribution install into a user's project, and work beside modules of any name in it.
 
 Both are installed into separate environments. The libraries they need come from this environment.
 """

@@ -1,4 +1,4 @@
-"""Every line that the code logs at level warning or error has a row that explains it, and names what exists."""
+"""Every warning and error that the code logs has a row that explains it, and each row refers only to what exists."""
 
 from __future__ import annotations
 

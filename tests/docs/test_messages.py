@@ -1,4 +1,4 @@
-"""The messages in the pages' tables of messages are messages of the code."""
+"""Every message in the documentation's tables of messages is in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The page of measured figures: one family is replaced, and the others stay; a broker that fails stops no other."""
+"""The page of measured figures: replacing one family keeps the others, and a failing broker does not stop the
+others."""
 
 from __future__ import annotations
 

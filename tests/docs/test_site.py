@@ -1,4 +1,4 @@
-"""``make site``: links lead somewhere, a page loads nothing from another host, and search works without a server."""
+"""``make site``: every link has a target, a page loads nothing from another host, and search works without a server."""
 
 from __future__ import annotations
 

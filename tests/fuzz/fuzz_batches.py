@@ -1,16 +1,16 @@
-"""Coverage-guided fuzzing of record batches and old messages; run by hand, it ends only on a finding.
+"""Coverage-guided fuzzing of record batches and old messages. It is run by hand, and ends only if it finds something.
 
 ``pip install -e '.[fuzz]'``, then ``python -m tests.fuzz.fuzz_batches [corpus folder] [libFuzzer options]``, as in
-``-max_total_time=600``. The byte-walking module runs from its source, so that the fuzzer sees its branches; where a
-compiled form exists it must do the same. Without a corpus the fuzzer begins with a batch of each kind.
+``-max_total_time=600``. The byte-walking module runs from its source, so that the fuzzer sees its branches; the
+compiled form, if there is one, must behave the same. Without a corpus the fuzzer begins with a batch of each kind.
 
 An input is what to do with it (one byte), a version of the produce request and a target codec (one byte), and bytes:
 
-* a batch or message set as it is, or with its checksum made right;
-* the record bytes of a batch with a sound header, plain or compressed by us.
+* a batch or message set as it is, or with its checksum corrected;
+* the record bytes of a batch with a valid header, uncompressed or compressed by the fuzzer.
 
-What is looked for: any exception but KafkaError, a batch that passes the checks of produce and then cannot be read or
-disagrees with itself, and more memory than the limits allow.
+The fuzzer looks for any exception other than KafkaError, a batch that passes the checks of produce and then cannot be
+read or disagrees with itself, and more memory than the limits allow.
 """
 
 from __future__ import annotations

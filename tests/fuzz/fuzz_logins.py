@@ -1,8 +1,9 @@
-"""Coverage-guided fuzzing of everything a client can send before it has logged in; ends only on a finding.
+"""Coverage-guided fuzzing of everything a client can send before it has logged in. Ends only if it finds something.
 
 ``pip install -e '.[fuzz,security]'``, then ``python -m tests.fuzz.fuzz_logins [corpus folder] [libFuzzer options]``, as
 in ``-max_total_time=600``. An input is a list of frames, each with a length of two bytes, or one byte that chooses a
-proper frame. What is looked for is any exception but a refusal, and a stranger who is logged in.
+proper frame. The fuzzer looks for any exception other than a refusal, and for a client that is logged in without an
+account.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Coverage-guided fuzzing of request frames and of every message's decoder; run by hand, it ends only on a finding.
+"""Coverage-guided fuzzing of request frames and message decoders. It is run by hand, and ends only if it finds
+something.
 
 ``pip install -e '.[fuzz]'``, then ``python -m tests.fuzz.fuzz_messages [corpus folder] [libFuzzer options]``, as in
-``-max_total_time=600``. An input is an API (one byte), a version, request or response (one bit) and a message; what is
-looked for is any exception but MalformedMessage, and a message that does not stay the same when encoded and decoded.
+``-max_total_time=600``. An input is an API (one byte), a version, request or response (one bit) and a message; the
+fuzzer looks for any exception other than MalformedMessage, and for a message that changes when it is encoded and
+decoded.
 """
 
 from __future__ import annotations

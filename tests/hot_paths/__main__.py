@@ -1,6 +1,7 @@
 """``python -m tests.hot_paths`` prints the work of each hot path; ``--write`` makes it the budget.
 
-Compiled modules would do their work unseen, so all modules run from their sources (``PARLEY_PURE``), in a new process.
+The work of compiled modules cannot be counted, so all modules run from their sources (``PARLEY_PURE``), in a new
+process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hot paths of a broker, and the work that each takes.
 
 The requests come through a socket to brokers in this process. A path is taken several times. The smallest amount of
-work counts, because periodic work of the broker may fall into the others.
+work counts, because the other amounts may include periodic work of the broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of the mutated files: which one a line lies in, which tests call it, and how it gets other code."""
+"""The functions of the mutated files: finding the function of a line and the tests that call it, and replacing it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One Spark session for all tests of a process; the tests of only one process at a time use Spark on a machine.
 
-Rules: a test that needs Spark or Java is marked ``spark`` (and so left out of ``make test-fast``); it takes turns by a
-machine-wide lock, because Spark's JVM, its Python workers and the broker fill two cores. ``make test`` runs these tests
-in a single process, so that none waits; otherwise a test waits for the previous one. A test marked
+Rules: a test that needs Spark or Java is marked ``spark`` (and so left out of ``make test-fast``); such tests take
+turns with a machine-wide lock, because Spark's JVM, its Python workers and the broker fill two cores. ``make test``
+runs these tests in a single process, so that none waits; otherwise a test waits for the previous one. A test marked
 ``spark(java=False)`` needs only the Python package, and does not wait.
 """
 

@@ -1,4 +1,4 @@
-"""One altered byte of an index or a snapshot while the broker is down: its next startup serves the same as before.
+"""A broker serves the same records after one byte of an index or a snapshot was altered while the broker was down.
 
 Every byte of every such file is altered, after a clean stop, and after a kill with and without earlier syncs.
 """

@@ -5,7 +5,7 @@ Programs (kcat, Java, Maven, curl) come from the system's packages, Apache Kafka
 already is left alone, so that a second call costs nothing.
 Consul's server comes from Debian's package into ``.cache/consul-<version>``. The library for Kerberos is built into
 the environment of this Python: it has no wheels, and needs a package of the system. Helm and kubeconform are built from
-source, and read schemas that registries of packages have.
+source, and read schemas from package registries.
 
 ``python -m tests.system.peers etcd`` fetches only what a server of that store needs.
 

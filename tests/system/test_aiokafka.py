@@ -1,4 +1,4 @@
-"""aiokafka."""
+"""The Python client aiokafka: producing and consuming, groups, positions, and administration."""
 
 from __future__ import annotations
 

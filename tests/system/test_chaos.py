@@ -4,7 +4,7 @@ Most faults come alone or in pairs, some while the store is frozen. A fault that
 replicas are in sync. Brokers lose power like machines (``tests.system.power``); all of them together only if each
 append is synced.
 
-``--chaos-rounds`` and ``--chaos-seed`` run more of it. With ``-rP`` each test prints its faults.
+``--chaos-rounds`` runs more faults, and ``--chaos-seed`` other ones. With ``-rP`` each test prints its faults.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Three brokers in separate processes: no acknowledged record is lost when a broker fails.
 
-On the embedded store, or with ``--store`` on others or on each of them.
+The tests use the embedded store; ``--store`` names another store, or all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``parley configs``."""
+"""``parley configs``: settings of topics, brokers and files are shown and changed, and mistakes are reported."""
 
 from __future__ import annotations
 

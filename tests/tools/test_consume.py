@@ -1,4 +1,4 @@
-"""``parley consume``."""
+"""``parley consume``: what it prints, its formatters and deserializers, its options, and what it waits for."""
 
 from __future__ import annotations
 

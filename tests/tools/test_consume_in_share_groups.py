@@ -1,4 +1,4 @@
-"""``parley consume --share``."""
+"""``parley consume --share``: which records are acknowledged, released or rejected, and then delivered again."""
 
 from __future__ import annotations
 

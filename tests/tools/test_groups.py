@@ -1,4 +1,4 @@
-"""``parley groups``."""
+"""``parley groups``: groups are listed, described, reset and deleted, and mistakes are reported."""
 
 from __future__ import annotations
 

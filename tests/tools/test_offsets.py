@@ -1,4 +1,4 @@
-"""``parley offsets`` and ``parley delete-records``."""
+"""``parley offsets`` finds offsets by position and time. ``parley delete-records`` deletes records before offsets."""
 
 from __future__ import annotations
 

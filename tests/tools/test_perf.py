@@ -1,4 +1,4 @@
-"""``parley perf``."""
+"""``parley perf``: it measures producing, consuming and latency, and prints the figures as Kafka's tools do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``parley produce``."""
+"""``parley produce``: how lines become records, its settings, and what it reports if records are not acknowledged."""
 
 from __future__ import annotations
 

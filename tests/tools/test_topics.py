@@ -1,4 +1,4 @@
-"""``parley topics``."""
+"""``parley topics``: topics are created, listed, described, altered and deleted, and mistakes are reported."""
 
 from __future__ import annotations
 

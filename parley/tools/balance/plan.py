@@ -11,7 +11,7 @@ from parley.tools.balance.loads import Resource
 
 
 class Duty(StrEnum):
-    """The reason why a replica must move regardless of the loads."""
+    """The reason that a replica must move regardless of the loads."""
 
     EMPTY = "empty"
     """The replica's broker is to be emptied."""

@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _suggestion(name: str) -> str:
-    """Name the commands that the user may have meant, or return an empty string."""
+    """Return a question that names the commands that the user may have meant, or an empty string."""
     import difflib
 
     meant = _MEANT.get(name) or difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.7)

@@ -36,7 +36,7 @@ _RIGHTS = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "--cluster",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "--transactional-id ID",
 }
-"""The kind of resource on which the user lacks a right, as an option of ``parley acls``."""
+"""The option of ``parley acls`` that names the resource on which the user lacks a right, by error code."""
 _NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
@@ -109,7 +109,7 @@ def _failures(error: KafkaError) -> tuple[KafkaError, ...]:
 
 
 def _reasons(error: KafkaError) -> str:
-    """Return the reasons of the failures, without advice: the command itself gives it."""
+    """Return the reasons for the failures, without advice: the command adds its own."""
     return "; ".join(each.message.removesuffix(MAYBE_TLS) for each in _failures(error))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ASK_MS: Final = 5000
-"""How long a question to the cluster, beside librdkafka, may take."""
+"""The timeout, in milliseconds, of the requests that Parley's own client sends in addition to librdkafka."""
 REACH_S: Final = 5.0
 """The timeout for the first response, in seconds."""
 REFUSED_S: Final = 1.0
@@ -61,7 +61,7 @@ _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 
 
 def topic_right(operation: str) -> str:
-    """Say how an administrator grants a right on a topic."""
+    """Return a sentence that says how an administrator grants a right on a topic."""
     return (
         f"An administrator grants it: `parley acls --add --allow-principal User:NAME --operation {operation} "
         "--topic TOPIC`."

@@ -356,8 +356,8 @@ def _hold_reserves() -> None:
 
 
 def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
-    """Report a shortage whose error reaches no caller. For example, if a thread fails while starting, its starter waits
-    forever.
+    """Report a shortage whose error reaches no caller. For example, a thread that starts another one waits forever if
+    that one fails at once.
 
     ``LastResort`` ends such a process.
     """

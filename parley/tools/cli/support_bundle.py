@@ -1,4 +1,4 @@
-"""``parley support-bundle``: collect in one archive, without secrets, what helps to diagnose a problem."""
+"""``parley support-bundle``: collect the data that helps to diagnose a problem in one archive, without secrets."""
 
 from __future__ import annotations
 

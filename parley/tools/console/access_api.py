@@ -1,4 +1,4 @@
-"""Users, ACLs and quotas, and the question "why may X do Y?"."""
+"""Users, ACLs and quotas, and which ACLs allow or deny an operation to a user."""
 
 from __future__ import annotations
 

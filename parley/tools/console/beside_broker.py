@@ -1,4 +1,4 @@
-"""The process of a console that a broker runs beside it (``console.listener``).
+"""The process of the console that a broker starts (``console.listener``).
 
 Standard input contains a line with the settings, as JSON (``parley.broker.startup.console_process``). The process ends
 when standard input is closed. It writes a line of JSON to standard output: ``ready`` with the address, or ``failed``

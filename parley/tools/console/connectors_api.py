@@ -1,5 +1,5 @@
-"""Connectors of Connect workers: what each does, and pause, resume and restart. A mirror of MirrorMaker is three
-connectors.
+"""Connectors of Connect workers: shows their state, and pauses, resumes and restarts them. A mirror of MirrorMaker
+consists of three connectors.
 
 Connect has no permissions of individual users: the console is one client of its REST API. The console therefore shows
 connectors only to users with the permission Describe on the Kafka cluster, and changes them only for users with Alter.
@@ -66,7 +66,7 @@ class ConnectorWindow:
         return {**answer, "workers": workers}
 
     async def change(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Pause, resume or restart a connector. Path: worker (its place), name, action."""
+        """Pause, resume or restart a connector. Path: worker (its position), name, action."""
         await self._permit(view, Operation.ALTER)
         place, name, action = (request.path_params[key] for key in ("worker", "name", "action"))
         if action not in _ACTIONS or place >= len(self._urls) or name in (".", ".."):

@@ -26,7 +26,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The state of a partition that its health depends on."""
+    """The part of a partition's state that determines its health."""
 
     topic: str
     index: int
@@ -143,7 +143,7 @@ def _of_leaders(partitions: Sequence[PartitionState], alive: frozenset[int]) -> 
 
 
 def _ways_to_a_leader(offline: Sequence[PartitionState], alive: frozenset[int]) -> Iterable[str]:
-    """Yield what gives these partitions a leader, the step that loses no records first."""
+    """Yield the steps that give these partitions a leader, starting with those that lose no records."""
     yield "Start a broker that holds an in-sync replica."
     elected = next((one for one in offline if not alive.isdisjoint(one.replicas)), None)
     if elected is not None:

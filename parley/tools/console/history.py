@@ -54,7 +54,8 @@ class History:
         """Set when the samples from before this console's start are loaded, or cannot be read."""
 
     async def begin(self, kept: OlderSamples | None, now_ms: int) -> None:
-        """Load the stored samples of the last hour, and store all new samples, too. None for samples in memory only."""
+        """Load the stored samples of the last hour, and store all new samples, too. If ``kept`` is None, samples are
+        kept in memory only."""
         self._kept = kept
         if kept is not None:
             self._samples.extend(await asyncio.to_thread(kept.last_hour, now_ms))

@@ -18,7 +18,7 @@ _READ_MAX: Final = 1000
 _SHOWN_MS: Final = 600_000
 """The time for which a load is shown after its last record."""
 _SILENT_MS: Final = 15_000
-"""A running load that has not written for this long, several times ``BEAT_S``, is silent."""
+"""A running load counts as silent if it has not written for this long, which is several times ``BEAT_S``."""
 _RATE_MS: Final = 30_000
 
 

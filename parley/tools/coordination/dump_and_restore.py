@@ -36,7 +36,7 @@ FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
 _RAW = "$base64"
 _HELD_MS = 10_000
-"""The longest time that a broker waits when it starts on the store, if this process is killed."""
+"""If this process is killed during a restore, a broker that starts on the store waits at most this long."""
 _SETTLE_S = 30.0
 
 

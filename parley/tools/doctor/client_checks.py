@@ -77,7 +77,7 @@ def hanging(cluster: Cluster) -> Iterator[Seen]:
 
 
 def throttled(cluster: Cluster) -> Iterator[Seen]:
-    """Find clients whose responses are delayed for long by quotas."""
+    """Find clients whose responses quotas delay for a long time."""
     for broker in cluster.brokers:
         if broker.metrics is None:
             continue

@@ -333,8 +333,8 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first damage of a segment, or a missing segment. ``is_tail`` if nothing follows the damage, as
-    after a crash."""
+    """The first damage of a segment, or a missing segment. ``is_tail`` is True if nothing follows the damage, as after
+    a crash."""
 
     path: str
     position: int

@@ -25,7 +25,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An observation of a check: a sentence, the evidence, the time since when it holds, and what to do next.
+    """An observation of a check: a sentence, the evidence, the time since which it has been true, and what to do next.
 
     ``next`` and ``severity`` override those of the check if they are given.
     """

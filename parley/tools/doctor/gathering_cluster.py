@@ -317,8 +317,8 @@ def _metrics_url(broker: Broker) -> str:
 
 
 def _metrics_urls_here(broker: Broker) -> list[str]:
-    """Return the possible URLs of a broker's metrics if its ``metrics.listener`` has any free port and its process is
-    on this machine. Blocks."""
+    """Return the possible URLs of a broker's metrics if its ``metrics.listener`` has port 0 (any free port) and its
+    process runs on this machine. Blocks."""
     scheme, host, port = _metrics_listener(broker)
     process = listening_on(broker.port) if port == "0" and is_local(broker.host) else None
     listeners = {each.rpartition(":")[2] for each in (broker.settings or {}).get("listeners", "").split(",")}

@@ -68,7 +68,7 @@ def unresolvable(machine: Machine) -> Iterator[Seen]:
 
 
 def local_to_others(machine: Machine) -> Iterator[Seen]:
-    """Find advertised addresses with which clients on other machines connect to themselves."""
+    """Find advertised addresses that make clients on other machines connect to themselves."""
     bound = {each.name: each.host for each in machine.listeners}
     for each in machine.advertised:
         host = bound.get(each.name, "127.0.0.1")

@@ -135,8 +135,8 @@ def offline(cluster: Cluster) -> Iterator[Seen]:
 
 
 def _ways_to_a_leader(cluster: Cluster, found: Sequence[Partition]) -> Iterator[str]:
-    """Yield what gives these partitions a leader, the steps that lose no records first. Yield nothing if all their
-    brokers run."""
+    """Yield the steps that give these partitions a leader, starting with those that lose no records. Yields nothing if
+    all their brokers run."""
     down = sorted({id_ for each in found for id_ in each.replicas if not cluster.runs(id_)})
     if not down:
         return
@@ -206,7 +206,7 @@ def low_factor(cluster: Cluster) -> Iterator[Seen]:
 
 
 def single_replicas(cluster: Cluster) -> Iterator[Seen]:
-    """Find topics of the users with one replica, although there are several brokers."""
+    """Find user topics with one replica, although there are several brokers."""
     if len(cluster.running) < 2:
         return
     topics = {each.topic for each in cluster.partitions if len(each.replicas) == 1 and each.leader >= 0} - set(INTERNAL)

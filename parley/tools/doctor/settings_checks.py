@@ -63,7 +63,7 @@ def _by_value(values: Mapping[int, str]) -> str:
 
 
 def _steps(cluster: Cluster, found: Mapping[str, Mapping[int, str]]) -> Iterator[str]:
-    """Yield what gives all brokers the value that most of them have."""
+    """Yield the steps that give all brokers the value that most of them have."""
     in_files: dict[int, list[str]] = {}
     for key, values in found.items():
         wanted = _of_most(values)

@@ -124,7 +124,7 @@ DAMAGE = AFTER_SHUTDOWN | frozenset(
 )
 """The kinds that damage the disk of one machine."""
 EXCHANGES = frozenset({Kind.EXCHANGE_DISKS, Kind.MISPLACE_DISKS})
-"""The kinds that exchange the disks of two machines."""
+"""The kinds that swap the disks of two machines."""
 DESTRUCTIVE = frozenset(DESTRUCTIVE_WEIGHTS)
 DESTRUCTIVE_RUNS = 0.3
 """The fraction of runs with destructive faults, among the runs for which no kinds are given."""

@@ -45,7 +45,8 @@ _OLD: Final[dict[type[Request], int]] = {
     OffsetCommitRequest: 7,
     OffsetFetchRequest: 5,
 }
-"""The oldest versions with static members. They do not tell a returning static leader to keep the assignment."""
+"""The oldest versions with static members. Their responses do not allow a returning static leader to keep the
+assignment."""
 _NEW: Final[dict[type[Request], int]] = {
     JoinGroupRequest: 9,
     SyncGroupRequest: 5,

@@ -122,7 +122,7 @@ class GroupConsumer:
         return self._rng.choice([each for each in _Fate if each is not _Fate.IS_REPLACED or self._instance_id])
 
     async def _meet(self, fate: _Fate | None, life: _Life) -> None:
-        """Subject a process to its fate, and wait until the next process may start."""
+        """Carry out what happens to a process, and wait until the next process may start."""
         match fate:
             case _Fate.DIES:
                 self._kill(life)

@@ -223,7 +223,7 @@ class Machine:
         self._history.note("world", f"  {self.host} has {damage(self._disk, kind, rng) or 'nothing to damage'}")
 
     def exchange_disks(self, other: Machine) -> None:
-        """Exchange the disks of two machines. Neither broker may be running."""
+        """Swap the disks of two machines. Neither broker may be running."""
         assert self.process is other.process is None
         self._history.note("world", f"  {self.host} and {other.host} have exchanged their disks")
         self._disk, other._disk = other._disk, self._disk

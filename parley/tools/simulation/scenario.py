@@ -292,7 +292,7 @@ class _Run:
             await asyncio.sleep(CHECK_EVERY_S)
 
     def _check_epochs(self, machine: Machine) -> None:
-        """Give the coordinators' states to the ledgers of the consumer group and the streams group."""
+        """Pass the coordinators' states to the ledgers of the consumer group and the streams group."""
         assert machine.server is not None
         for partition, shard in machine.server.parts.groups.runtime.states():
             group = shard.consumer_group(CONSUMER_GROUP)
@@ -303,7 +303,7 @@ class _Run:
                 self.streams_group.coordinates((machine.process, partition), shard, streams)
 
     def _check_share_group(self, machine: Machine) -> None:
-        """Give the offsets stored by share coordinators to the ledger of the share group."""
+        """Pass the offsets that share coordinators have stored to the ledger of the share group."""
         assert machine.server is not None
         for _, shard in machine.server.parts.share_state.runtime.states():
             for key, state in shard.states.items():

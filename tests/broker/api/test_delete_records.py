@@ -1,4 +1,4 @@
-"""DeleteRecords of internal topics. That of other topics: ``tests/broker/replication/test_fetcher_assignment.py``."""
+"""DeleteRecords for internal topics. For other topics: ``tests/broker/replication/test_fetcher_assignment.py``."""
 
 from __future__ import annotations
 

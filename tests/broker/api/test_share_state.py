@@ -1,4 +1,4 @@
-"""The requests of brokers to the share coordinator, to a real broker."""
+"""The requests that brokers send to the share coordinator, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests of transactional producers and of tools to a real broker, in every version."""
+"""The requests of transactional producers and of tools, in every version, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation of changes while brokers run."""
+"""Validation of configuration changes while brokers run."""
 
 from __future__ import annotations
 

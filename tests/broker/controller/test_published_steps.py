@@ -1,4 +1,4 @@
-"""A batch of many changes is published in steps, and a registration with all that follows it."""
+"""A batch of many changes is published in steps; a registration and all changes after it form a single step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins over a connection: what a client may do before, what a refused client learns, and when a session ends."""
+"""Logins over a connection: what a client may do before it, what a refused client learns, and when a session ends."""
 
 from __future__ import annotations
 

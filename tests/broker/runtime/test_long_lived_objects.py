@@ -1,4 +1,4 @@
-"""The garbage collector no longer looks at the objects of thousands of partitions."""
+"""The garbage collector does not examine the objects of thousands of partitions again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed responses: completed by a change, timed out, or canceled; nothing of them remains."""
+"""Delayed responses: completed by a change, timed out, or canceled. They leave nothing behind."""
 
 from __future__ import annotations
 

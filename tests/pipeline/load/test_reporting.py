@@ -1,4 +1,4 @@
-"""The progress that a load tells in the cluster."""
+"""The progress that a load reports to the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Spark types a typed column of a topic can have, before a registry is asked."""
+"""Which Spark types a typed column of a topic can have. No registry is needed to decide that."""
 
 from __future__ import annotations
 

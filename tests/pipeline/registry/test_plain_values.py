@@ -1,4 +1,4 @@
-"""Values of the schema languages as JSON for people, and data that is meant to do harm."""
+"""Values of the schema languages as human-readable JSON, and hostile data."""
 
 from __future__ import annotations
 

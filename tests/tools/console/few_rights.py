@@ -1,4 +1,4 @@
-"""A user of few rights, at a console of a secured cluster: what that user sees, and what the console refuses."""
+"""A user with few rights, in the console of a secured cluster: what that user sees, and what the console refuses."""
 
 from __future__ import annotations
 

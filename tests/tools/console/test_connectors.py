@@ -1,4 +1,4 @@
-"""Connectors at the console: of real workers in this process, with rights, and of workers in trouble."""
+"""Connectors in the console: those of real workers in this process, users' rights, and those of failing workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads at the console, by the progress that they write."""
+"""Loads in the console, as their progress records show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrors at the console: by their heartbeats, and a real one that copies to the broker."""
+"""Mirrors in the console, as their heartbeats show them, and a real mirror that copies to the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that are decoded with schemas of files, of a registry in the test's process, and of a registry in trouble."""
+"""Records decoded with schemas from files, from a registry in the test's process, and from a failing registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins with SCRAM over TLS: at a console of a secured Parley cluster, and of Apache Kafka."""
+"""Logins with SCRAM over TLS, to the console of a secured Parley cluster, and to that of Apache Kafka."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _except(
 
 
 async def _without_leader(client: Client, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-    """Return those of these partitions that have no leader."""
+    """Return the partitions among these that have no leader."""
     names = sorted({topic for topic, _ in partitions})
     found = (await client.metadata(names)).topics if names else ()
     leaderless = {

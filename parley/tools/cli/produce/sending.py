@@ -15,7 +15,7 @@ from parley.tools.cli.produce.silence import Silence
 _SAYS_WHY: Final = 8
 """The first version of Produce whose response contains the reason why a batch was rejected (KIP-467)."""
 _PATIENCE_S: Final = 5.0
-"""How long to wait for an acknowledgement, in seconds, before looking for the reason of the silence."""
+"""How long to wait for an acknowledgement, in seconds, before looking for the reason that none arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Sender:
     failed: int = 0
     last_failure: Failure | None = None
     warned: str = ""
-    """The reason of the latest warning, which is not repeated."""
+    """The reason given in the latest warning, which is not repeated."""
 
     @property
     def silence(self) -> Silence:

@@ -108,7 +108,7 @@ class Figures:
         return lines if height is None else lines[:height]
 
     def _unhealthy(self) -> Iterator[str]:
-        """Yield a line about the partitions, internal ones included, that lack a leader or in-sync replicas."""
+        """Yield a line about the partitions, including internal ones, that lack a leader or in-sync replicas."""
         without, short = self.sample.without_leader, self.sample.under_replicated
         if without or short:
             yield (

@@ -68,7 +68,7 @@ class GroupSample:
 class Sample:
     """The results of one sample. ``at`` is in seconds of a monotonic clock.
 
-    ``under_replicated`` and ``without_leader`` count all partitions, those of internal topics included.
+    ``under_replicated`` and ``without_leader`` count all partitions, including those of internal topics.
     """
 
     at: float

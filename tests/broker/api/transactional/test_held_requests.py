@@ -1,5 +1,5 @@
 """AddPartitionsToTxn at the coordinator: which requests wait for the markers of the previous transaction, and what a
-leader at the same broker learns without waiting."""
+leader on the same broker learns without waiting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All brokers are killed, and return in any order: the alarm of a possible loss is raised if and only if it must be.
 
 The controller knows that a broker is dead only when it fences it or when another process of it registers. Until then it
-takes the dead broker for a member of the ISR, perhaps for the leader. So what it knows depends on the order.
+believes that the dead broker is in the ISR, perhaps as the leader. So what it knows depends on the order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The duty that recovers partitions without eligible replicas: whom it asks, when it retries, what it logs."""
+"""The duty that recovers partitions without eligible replicas: whom it queries, when it retries, what it logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics into Parquet files and Delta tables: each record exactly once."""
+"""Sinks that write topics to Parquet files and Delta tables: each record is stored exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file connectors: lines of files into topics and back."""
+"""The file connectors: they copy lines of files to topics, and records of topics to files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP sink: records of topics to a web service."""
+"""The HTTP sink, which sends the records of topics to a web service."""
 
 from __future__ import annotations
 

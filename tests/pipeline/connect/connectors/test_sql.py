@@ -1,4 +1,4 @@
-"""The SQL connectors on a real PostgreSQL server: tables into topics, and topics into tables."""
+"""The SQL connectors on a real PostgreSQL server: they copy tables to topics, and topics to tables."""
 
 from __future__ import annotations
 

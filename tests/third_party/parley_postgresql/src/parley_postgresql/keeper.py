@@ -1,4 +1,4 @@
-"""Listens for changes over one connection, and looks at all sessions from time to time.
+"""Listens for changes over one connection, and checks all sessions periodically.
 
 A session is ended if its counter has not changed for its TTL since this client first saw that value, and the store
 still has the value then. Only this process's monotonic clock counts, from a moment after the owner's last renewal: so

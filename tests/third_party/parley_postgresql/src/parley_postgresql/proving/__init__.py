@@ -1,4 +1,4 @@
-"""What the conformance kit needs: a real server, and faults."""
+"""A real server and its faults, for the conformance kit."""
 
 from parley_postgresql.proving.harness import PostgresqlHarness
 from parley_postgresql.proving.server import PostgresqlServer, running
