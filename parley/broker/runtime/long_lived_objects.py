@@ -3,7 +3,7 @@
 A full collection looks at every object. With 50,000 partitions it stops the event loop for a tenth of a second, and it
 finds nothing, because a partition's objects live until the partition is deleted, and are then freed immediately.
 Therefore, when many partitions have been created or have changed, all existing objects become permanent
-(``gc.freeze``): they are still freed when nothing refers to them, but no collection looks at them.
+(``gc.freeze``): they are still freed when nothing refers to them, but no collection scans them.
 
 The cost: a cycle of objects that exists at that moment and becomes garbage later stays in memory. There are few
 such moments, and few such objects: young garbage is collected first.
