@@ -27,7 +27,7 @@ WARM_UP_BYTES = 200_000_000
 
 
 def measure(broker: Measured, sizes: list[int], partitions: list[int], total: int, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     figures["start to first metadata answer, s", broker.name].append(broker.start())
     time.sleep(IDLE_SECONDS)
     figures["resident memory idle, MB", broker.name].append(broker.resident_mb())

@@ -58,7 +58,7 @@ class LimitedKafka(Limited, Kafka):
 
 
 def measure(broker: Measured, total: int, seconds: float, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     for topic in (COLD, LIVE):
         broker.create_topic(topic, 1)
     load(broker, "produce", COLD, SIZE, 1, total)

@@ -139,7 +139,7 @@ def produce(cluster: ReplicatedCluster, label: str, size: int, total: int, extra
 
 
 def measure(cluster: ReplicatedCluster, sizes: list[int], total: int, figures: Figures) -> None:
-    """Measure one turn of one cluster."""
+    """Measure a cluster for one turn, and add the results to ``figures``."""
     figures["start of three, s", cluster.name].append(cluster.start())
     produce(cluster, "warm-up", 100, total // 4, [], defaultdict(list))
     for size in sizes:

@@ -19,7 +19,7 @@ SIZE, PARTITIONS = 200, 6
 
 
 def measure(broker: Measured, total: int, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     warm_up(broker, total)
     for codec in CODECS:
         for acks in ACKS:

@@ -23,7 +23,7 @@ PROBE_S = 3.0
 
 
 def measure(broker: Measured, counts: Sequence[int], seconds: float, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     broker.create_topic(TOPIC, 1)
     for count in counts:
         words = (broker.bootstrap, TOPIC, "--connections", count, "--seconds", seconds, "--warm-up", WARM_UP_S)

@@ -92,7 +92,7 @@ def write(bootstrap: str, seconds: float) -> int:
 
 
 def measure(broker: Measured, consumers: int, groups: int, seconds: float, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     broker.create_topic(TOPIC, PARTITIONS)
     written = write(broker.bootstrap, 1.0)
     label = f"{consumers} consumers in {groups} groups"

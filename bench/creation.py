@@ -106,7 +106,7 @@ class Subject:
         self.client = Client(measured.bootstrap)
 
     def note(self, label: str, value: float) -> None:
-        """Record a figure."""
+        """Add a figure of the subject under this label."""
         self._figures[label, self.measured.name].append(value)
 
     def create(self, prefix: str, topics: int, partitions: int) -> float:

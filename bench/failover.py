@@ -48,7 +48,7 @@ def wait_until(client: Client, partitions: int, *, dead: int | None) -> float:
 
 
 def measure(cluster: ReplicatedCluster, partitions: int, figures: Figures) -> None:
-    """Measure one turn of one cluster."""
+    """Measure a cluster for one turn, and add the results to ``figures``."""
     client = Client(cluster.bootstrap)
     for number in range(partitions // PER_REQUEST):
         client.ask(new_topics(f"topic-{number}", 1, PER_REQUEST, BROKERS), 7)

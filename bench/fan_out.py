@@ -17,7 +17,7 @@ TOPIC, SIZE = "shared", 1024
 
 
 def measure(broker: Measured, readers: int, total: int, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     warm_up(broker, total)
     broker.create_topic(TOPIC, 1)
     words = (broker.bootstrap, TOPIC, "--connections", readers, "--records", total // SIZE)

@@ -277,7 +277,7 @@ def note(figures: Figures, label: str, broker: Measured, value: float) -> None:
 
 
 async def measure(broker: Measured, given: argparse.Namespace, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     async with connected(broker.bootstrap, max(given.members, given.assigned + 1)) as clients:
         await find_coordinator(clients[0], "any")
         for kind in (Member, StreamsMember):

@@ -22,7 +22,7 @@ PERCENTILES = ("p50", "p99", "p99.9")
 
 
 def measure(broker: Measured, seconds: float, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     for topic in ("steady", "peak", "half"):
         broker.create_topic(topic, 1)
     common = ("--warm-up", WARM_UP_S)

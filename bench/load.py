@@ -76,7 +76,7 @@ class _Transactions:
             self._left = TRANSACTION_RECORDS
 
     def end(self) -> None:
-        """Commit the transaction."""
+        """Commit the open transaction, if transactions are used."""
         self._do("commit_transaction", ctypes.c_int(60_000))
 
     def _do(self, step: str, *arguments: ctypes.c_int) -> None:

@@ -53,7 +53,7 @@ def grow(broker: Measured, partitions: int) -> None:
 
 
 def measure(broker: Measured, count: int, new_partitions: int, figures: Figures) -> None:
-    """Measure one turn of one broker. The first requests are a warm-up, in which the JVM compiles its hot code."""
+    """Measure a broker for one turn, after a warm-up in which the JVM compiles its hot code."""
     is_secured = isinstance(broker, SecuredKafka | SecuredParley)
     if isinstance(broker, SecuredKafka | SecuredParley):
         turn = Turn(broker, figures)

@@ -188,7 +188,7 @@ async def measure_failover(cluster: ReplicatedCluster, groups: int, figures: Fig
 
 
 def measure(cluster: ReplicatedCluster, groups: int, figures: Figures) -> None:
-    """Measure one turn of one cluster."""
+    """Measure a cluster for one turn, and add the results to ``figures``."""
     cluster.create_topic(TOPIC, PARTITIONS)
     asyncio.run(measure_failover(cluster, groups, figures))
 

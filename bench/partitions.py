@@ -88,7 +88,7 @@ def restart(broker: Measured, partitions: int, figures: Figures, *, clean: bool)
 
 
 def measure(broker: Measured, topics: int, per_topic: int, used: int, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     create(broker, topics, per_topic, figures)
     for clean in (True, False):
         use(broker, topics, per_topic, used)

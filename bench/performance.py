@@ -37,11 +37,11 @@ FAMILY_S = 1800
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Figures that one command measures."""
+    """A family: related figures that one command measures."""
 
     name: str
     group: str
-    """The picture that shows them."""
+    """The picture that shows the figures."""
     title: str
     command: str
     """The module of ``bench`` and its arguments."""

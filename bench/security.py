@@ -263,7 +263,7 @@ def _binding(topic: str, principal: str, operation: AclOperation, pattern: Resou
 
 
 def measure(broker: Secured, given: argparse.Namespace, figures: Figures) -> None:
-    """Measure one turn of one broker. The first part is a warm-up, in which the JVM compiles its hot code."""
+    """Measure a broker for one turn, after a warm-up in which the JVM compiles its hot code."""
     warm_up, turn = Turn(broker, defaultdict(list)), Turn(broker, figures)
     warm_up.create_user()
     warm_up.transfer(100, min(WARM_UP_BYTES, given.mb * 1_000_000))

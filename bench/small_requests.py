@@ -122,7 +122,7 @@ def requests(member_id: str, generation: int) -> dict[str, tuple[Request, int]]:
 
 
 def measure(broker: Measured, count: int, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+    """Measure a broker for one turn, and add the results to ``figures``."""
     client = Client(broker.bootstrap)
     client.ask(new_topics("topic", 1, 6, 1), CREATE_VERSION)
     for kind, (request, version) in requests(*join(client)).items():

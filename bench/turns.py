@@ -42,7 +42,7 @@ def turns_parser(module: str, description: str | None, *, rounds: int, of: str =
 def in_turns(
     kinds: Sequence[Callable[[Path], S]], rounds: int, measure: Callable[[S, Figures], None], *, starts: bool = True
 ) -> Found:
-    """Measure each kind this many times, with a new folder each time. With ``starts=False``, ``measure`` starts it."""
+    """Measure each kind ``rounds`` times, each time with a new folder. With ``starts=False``, ``measure`` starts it."""
     found = Found()
     for turn in range(rounds):
         for kind in kinds:

@@ -49,7 +49,7 @@ class Version(Parley):
 
 
 def turn(broker: Version, size: int, total: int) -> dict[str, float]:
-    """Measure a broker with a new log."""
+    """Measure a broker with a new log, and return its figures by label."""
     broker.start()
     try:
         broker.create_topic(TOPIC, 1)

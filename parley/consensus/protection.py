@@ -13,7 +13,7 @@ from parley.light_dataclasses import dataclass
 
 
 class Guard(Enum):
-    """The state of one protection."""
+    """Whether a protection keeps other clients out."""
 
     CLOSED = "closed"
     OPEN = "open"

@@ -220,7 +220,7 @@ class LogMaintenance:
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self, directories: Sequence[LogDirectory]) -> None:
-        """Start the loops."""
+        """Start the loops of these directories."""
         for directory in directories:
             self._recovery_points[directory] = Checkpoint(
                 self._owner, directory, directory.recovery_points.write, recovery_points, written=note_checkpointed

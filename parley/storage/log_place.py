@@ -56,6 +56,6 @@ class SharedByLogs:
     """The state that new logs with the same configuration in the same log directory share."""
 
     root: Path
-    """The log directory."""
+    """The log directory that contains the logs."""
     settings: LogSettings
     events: LogEvents

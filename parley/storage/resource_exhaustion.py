@@ -73,7 +73,7 @@ class Reserve(ABC):
         self._relief.append(relieve)
 
     def forget(self, relieve: Callable[[], object]) -> None:
-        """Stop calling ``relieve``."""
+        """Stop calling ``relieve`` at shortages."""
         self._relief.remove(relieve)
 
     def make_room(self) -> None:

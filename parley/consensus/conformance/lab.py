@@ -71,7 +71,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A named property."""
+    """A named property of stores, and the function that tests it."""
 
     name: str
     """A unique name, such as ``watch-order``."""

@@ -21,7 +21,7 @@ State = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of a client."""
+    """An operation of a client: its times, what it expected, what it wrote, and its outcome."""
 
     called: float
     """The time of the call, on a clock that all clients share."""
@@ -36,7 +36,8 @@ class Operation:
     None: the outcome is unknown."""
 
     def outcomes(self, state: State) -> Iterator[State]:
-        """Yield the states that can result from this one; none if the operation cannot have happened in this state."""
+        """Yield the states that the operation can produce from this one; none if it cannot have happened in this
+        state."""
         present = dict(state)
         held = all(present.get(key) == value for key, value in self.expects.items())
         if self.held is not None and held != self.held:
@@ -54,7 +55,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of the search."""
+    """The outcome of the search for an order."""
 
     linearizable: bool
     """True if an order was found."""

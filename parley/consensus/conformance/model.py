@@ -72,7 +72,7 @@ class Model:
                 self._remove(op.key)
 
     def end(self, session: str) -> None:
-        """End a session."""
+        """End a session, and remove the keys bound to it."""
         self.sessions.discard(session)
         for key in [key for key, entry in self.entries.items() if entry.session == session]:
             self._remove(key)

@@ -29,7 +29,7 @@ Nonces = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """The content of an envelope."""
+    """The content of an envelope: a value, and the nonces of the writes that led to it."""
 
     value: bytes
     nonces: Nonces

@@ -150,7 +150,7 @@ class Connection:
         self._client.add_listener(lambda state: self.post(self._on_kazoo_state, state))
 
     def start(self) -> None:
-        """Start connecting."""
+        """Start to connect. kazoo's thread reconnects from then on."""
         self._client.start_async()
 
     async def connected(self, within_s: float) -> None:

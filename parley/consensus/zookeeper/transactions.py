@@ -66,7 +66,7 @@ class _Plan:
 
 
 class Writer:
-    """Writes of one store over one connection."""
+    """Applies transactions to one store over one connection."""
 
     def __init__(
         self, connection: Connection, reader: Reader, layout: KeyLayout, identity: str, acl: Acl, within_s: float

@@ -52,7 +52,7 @@ class DescribeAclsResponse(Response, key=29, versions="0-3", flexible="2+"):
         acls: list[DescribeAclsResponse.AclDescription]
 
     class AclDescription(Struct):
-        """One rule."""
+        """An access rule of the resource: a principal, a host, an operation and a permission."""
 
         principal: str
         host: str
@@ -76,7 +76,7 @@ class CreateAclsRequest(Request, key=30, versions="0-3", flexible="2+"):
     """
 
     class AclCreation(Struct):
-        """One rule."""
+        """An access rule to add."""
 
         resource_type: i8
         resource_name: str
@@ -119,7 +119,7 @@ class DeleteAclsRequest(Request, key=31, versions="0-3", flexible="2+"):
     """
 
     class DeleteAclsFilter(Struct):
-        """One filter."""
+        """A filter: a rule that matches it is deleted."""
 
         resource_type_filter: i8
         resource_name_filter: str | None  # None: any

@@ -17,7 +17,7 @@ class DescribeBackgroundWorkRequest(Request, key=1006, versions="0", flexible="0
 
 
 class DescribeBackgroundWorkResponse(Response, key=1006, versions="0", flexible="0+"):
-    """The work in progress."""
+    """The background work in progress: that of the receiving broker, and the recoveries that the controller reports."""
 
     class Work(Struct):
         """One piece of work, and its progress."""

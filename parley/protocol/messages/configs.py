@@ -19,7 +19,7 @@ class DescribeConfigsRequest(Request, key=32, versions="0-4", flexible="4+"):
     """
 
     class DescribeConfigsResource(Struct):
-        """One resource."""
+        """A resource whose settings are requested."""
 
         resource_type: i8
         resource_name: str  # topic, broker id, group or client metrics; empty: the defaults of all brokers
@@ -50,7 +50,7 @@ class DescribeConfigsResponse(Response, key=32, versions="0-4", flexible="4+"):
         configs: list[DescribeConfigsResponse.DescribeConfigsResourceResult]
 
     class DescribeConfigsResourceResult(Struct):
-        """One setting."""
+        """A setting with its value and its sources."""
 
         name: str
         value: str | None  # None: sensitive, or not set
@@ -91,7 +91,7 @@ class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
         configs: list[AlterConfigsRequest.AlterableConfig]
 
     class AlterableConfig(Struct):
-        """One setting."""
+        """A setting with its new value."""
 
         name: str
         value: str | None
@@ -135,7 +135,7 @@ class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="
         configs: list[IncrementalAlterConfigsRequest.AlterableConfig]
 
     class AlterableConfig(Struct):
-        """One change."""
+        """A change to one setting."""
 
         name: str
         config_operation: i8  # 0: set; 1: delete; 2: append to a list; 3: remove from a list
@@ -182,7 +182,7 @@ class ListConfigResourcesResponse(Response, key=74, versions="0-1", flexible="0+
     """
 
     class ConfigResource(Struct):
-        """One resource."""
+        """A resource, by its name and type."""
 
         resource_name: str
         resource_type: i8 = field("1+", default=16, ignorable=True)

@@ -77,7 +77,7 @@ class ConsumerGroupDescribeResponse(Response, key=69, versions="0-1", flexible="
     """
 
     class DescribedGroup(Struct):
-        """One group."""
+        """A group, as its coordinator describes it."""
 
         error_code: i16 = 0
         error_message: str | None = None
@@ -90,7 +90,7 @@ class ConsumerGroupDescribeResponse(Response, key=69, versions="0-1", flexible="
         authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not requested
 
     class Member(Struct):
-        """One member."""
+        """A member of the group, with its subscription and its assignments."""
 
         member_id: str
         instance_id: str | None = None  # None: a dynamic member

@@ -108,7 +108,7 @@ class DescribeDelegationTokenRequest(Request, key=41, versions="0-3", flexible="
     """
 
     class DescribeDelegationTokenOwner(Struct):
-        """One owner."""
+        """An owner whose tokens are requested."""
 
         principal_type: str
         principal_name: str
@@ -126,7 +126,7 @@ class DescribeDelegationTokenResponse(Response, key=41, versions="0-3", flexible
     """
 
     class DescribedDelegationToken(Struct):
-        """One token."""
+        """A token with its owner, its lifetime and its renewers."""
 
         principal_type: str
         principal_name: str

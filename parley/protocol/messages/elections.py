@@ -64,7 +64,7 @@ class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexib
         partitions: list[AlterPartitionReassignmentsRequest.ReassignablePartition]
 
     class ReassignablePartition(Struct):
-        """One partition."""
+        """A partition and the replicas that it should have."""
 
         partition_index: i32
         replicas: list[i32] | None = None  # None: cancel the reassignment

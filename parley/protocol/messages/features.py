@@ -14,7 +14,7 @@ class UpdateFeaturesRequest(Request, key=57, versions="0-2", flexible="0+"):
     """
 
     class FeatureUpdateKey(Struct):
-        """One feature."""
+        """A feature and the version that it should have."""
 
         feature: str
         max_version_level: i16  # below 1: remove the feature

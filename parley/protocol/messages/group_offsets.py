@@ -196,7 +196,7 @@ class OffsetDeleteRequest(Request, key=47, versions="0"):
         partitions: list[OffsetDeleteRequest.OffsetDeleteRequestPartition]
 
     class OffsetDeleteRequestPartition(Struct):
-        """One partition."""
+        """A partition whose committed offset is deleted."""
 
         partition_index: i32
 

@@ -105,7 +105,7 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
     """
 
     class JoinGroupResponseMember(Struct):
-        """A member, for the leader."""
+        """A member and its metadata, from which the leader computes the assignment."""
 
         member_id: str
         group_instance_id: str | None = field("5+", default=None, ignorable=True)
@@ -164,7 +164,7 @@ class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
     """
 
     class MemberIdentity(Struct):
-        """One member to remove."""
+        """A member to remove, by its member id or its group instance id."""
 
         member_id: str  # empty: the member with this group_instance_id
         group_instance_id: str | None = None
@@ -210,7 +210,7 @@ class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
     """
 
     class SyncGroupRequestAssignment(Struct):
-        """One member's assignment."""
+        """The assignment that the leader has chosen for a member."""
 
         member_id: str
         assignment: bytes  # for consumers: a ConsumerProtocolAssignment
@@ -271,7 +271,7 @@ class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
     """
 
     class DescribedGroup(Struct):
-        """One group."""
+        """A group, as its coordinator describes it."""
 
         error_code: i16 = 0
         error_message: str | None = field("6+", default=None)
@@ -284,7 +284,7 @@ class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
         authorized_operations: i32 = field("3+", default=-0x8000_0000)
 
     class DescribedGroupMember(Struct):
-        """One member of the group."""
+        """A member of the group, with its metadata and its assignment."""
 
         member_id: str
         group_instance_id: str | None = field("4+", default=None, ignorable=True)
@@ -324,7 +324,7 @@ class ListGroupsResponse(Response, key=16, versions="0-5", flexible="3+"):
     """
 
     class ListedGroup(Struct):
-        """One group."""
+        """A group that the broker coordinates."""
 
         group_id: str
         protocol_type: str

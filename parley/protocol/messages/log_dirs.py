@@ -85,7 +85,7 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
     """
 
     class DescribeLogDirsResult(Struct):
-        """One log directory."""
+        """A log directory: its replicas, its space, and its error if it has failed."""
 
         error_code: i16 = 0
         log_dir: str
@@ -101,7 +101,7 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
         partitions: list[DescribeLogDirsResponse.DescribeLogDirsPartition]
 
     class DescribeLogDirsPartition(Struct):
-        """One replica."""
+        """A replica in the directory, with its size and its lag."""
 
         partition_index: i32
         partition_size: i64  # of all its segments, in bytes

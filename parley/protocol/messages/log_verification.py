@@ -29,7 +29,7 @@ class VerifyLogsResponse(Response, key=1004, versions="0", flexible="0+"):
         partitions: list[VerifyLogsResponse.Partition]
 
     class Partition(Struct):
-        """One log."""
+        """The log of a partition, and the damage in it."""
 
         partition_index: i32
         log_dir: str

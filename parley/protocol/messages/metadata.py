@@ -143,7 +143,7 @@ class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+
     """Request topics' partitions page by page, with their eligible leader replicas (KIP-966)."""
 
     class TopicRequest(Struct):
-        """One topic, by name."""
+        """A topic whose partitions are requested, by name."""
 
         name: str
 
@@ -162,7 +162,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
     """One page of partitions, in the order of topic names."""
 
     class DescribeTopicPartitionsResponseTopic(Struct):
-        """One topic, or the error for it."""
+        """A topic and its partitions, or the error for it."""
 
         error_code: i16 = 0
         name: str | None

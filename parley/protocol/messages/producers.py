@@ -77,7 +77,7 @@ class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):
         active_producers: list[DescribeProducersResponse.ProducerState]
 
     class ProducerState(Struct):
-        """One producer."""
+        """A producer that the partition's leader knows."""
 
         producer_id: i64
         producer_epoch: i32

@@ -24,7 +24,7 @@ class DescribeQuorumRequest(Request, key=55, versions="0-2", flexible="0+"):
         partitions: list[DescribeQuorumRequest.PartitionData]
 
     class PartitionData(Struct):
-        """One partition."""
+        """A partition whose quorum is requested."""
 
         partition_index: i32
 
@@ -75,7 +75,7 @@ class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
         listeners: list[DescribeQuorumResponse.Listener]
 
     class Listener(Struct):
-        """One listener of the node."""
+        """A listener of the node."""
 
         name: str
         host: str
@@ -109,7 +109,7 @@ class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
     """
 
     class Listener(Struct):
-        """One listener of the new voter."""
+        """A listener of the new voter."""
 
         name: str
         host: str

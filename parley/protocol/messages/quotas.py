@@ -13,7 +13,7 @@ class DescribeClientQuotasRequest(Request, key=48, versions="0-1", flexible="1+"
     """
 
     class ComponentData(Struct):
-        """A component of the entity filter."""
+        """A component of the filter: a type of entity, and the names that match."""
 
         entity_type: str  # user, client-id or ip
         match_type: i8  # 0: this name; 1: the default; 2: any name
@@ -31,19 +31,19 @@ class DescribeClientQuotasResponse(Response, key=48, versions="0-1", flexible="1
     """
 
     class EntryData(Struct):
-        """One entity and its quotas."""
+        """An entity and its quotas."""
 
         entity: list[DescribeClientQuotasResponse.EntityData]
         values: list[DescribeClientQuotasResponse.ValueData]
 
     class EntityData(Struct):
-        """A component of the entity."""
+        """A component of the entity: its type and its name."""
 
         entity_type: str
         entity_name: str | None  # None: the default
 
     class ValueData(Struct):
-        """One quota."""
+        """A quota of the entity."""
 
         key: str  # producer_byte_rate, consumer_byte_rate, request_percentage, ...
         value: f64
@@ -62,19 +62,19 @@ class AlterClientQuotasRequest(Request, key=49, versions="0-1", flexible="1+"):
     """
 
     class EntryData(Struct):
-        """One entity and the changes to it."""
+        """An entity and the changes to its quotas."""
 
         entity: list[AlterClientQuotasRequest.EntityData]
         ops: list[AlterClientQuotasRequest.OpData]
 
     class EntityData(Struct):
-        """A component of the entity."""
+        """A component of the entity: its type and its name."""
 
         entity_type: str
         entity_name: str | None  # None: the default
 
     class OpData(Struct):
-        """One change."""
+        """A quota to set or to remove."""
 
         key: str
         value: f64
@@ -99,7 +99,7 @@ class AlterClientQuotasResponse(Response, key=49, versions="0-1", flexible="1+")
         entity: list[AlterClientQuotasResponse.EntityData]
 
     class EntityData(Struct):
-        """A component of the entity."""
+        """A component of the entity: its type and its name."""
 
         entity_type: str
         entity_name: str | None  # None: the default

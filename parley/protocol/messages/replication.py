@@ -84,7 +84,7 @@ class AssignReplicasToDirsRequest(Request, key=73, versions="0", flexible="0+"):
     """Report the replicas in each of the sender's log directories to the controller (KIP-858)."""
 
     class DirectoryData(Struct):
-        """One log directory."""
+        """A log directory, and the replicas in it."""
 
         id: UUID
         topics: list[AssignReplicasToDirsRequest.TopicData]
@@ -96,7 +96,7 @@ class AssignReplicasToDirsRequest(Request, key=73, versions="0", flexible="0+"):
         partitions: list[AssignReplicasToDirsRequest.PartitionData]
 
     class PartitionData(Struct):
-        """One replica."""
+        """A replica in the directory."""
 
         partition_index: i32
 
@@ -113,7 +113,7 @@ class AssignReplicasToDirsResponse(Response, key=73, versions="0", flexible="0+"
     """
 
     class DirectoryData(Struct):
-        """One log directory."""
+        """A log directory, and the outcome for the replicas in it."""
 
         id: UUID
         topics: list[AssignReplicasToDirsResponse.TopicData]
@@ -174,7 +174,7 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
         topic_name: str = field("0+", tag=10000, tagged="0+", default="", ignorable=True)
 
     class PartitionLogInfo(Struct):
-        """One log."""
+        """The end of one log, or the error for it."""
 
         partition: i32
         last_written_leader_epoch: i32  # of the last record; -1: there is no record

@@ -12,7 +12,7 @@ class DescribeUserScramCredentialsRequest(Request, key=50, versions="0", flexibl
     """Request the SCRAM mechanisms for which users have credentials. The credentials themselves are never returned."""
 
     class UserName(Struct):
-        """One user."""
+        """A user whose mechanisms are requested."""
 
         name: str
 
@@ -23,7 +23,7 @@ class DescribeUserScramCredentialsResponse(Response, key=50, versions="0", flexi
     """The mechanisms and iterations of each user."""
 
     class DescribeUserScramCredentialsResult(Struct):
-        """One user."""
+        """A user and the mechanisms of its credentials."""
 
         user: str
         error_code: i16 = 0
@@ -31,7 +31,7 @@ class DescribeUserScramCredentialsResponse(Response, key=50, versions="0", flexi
         credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo]
 
     class CredentialInfo(Struct):
-        """One credential."""
+        """The mechanism of a credential, and its iterations."""
 
         mechanism: i8
         iterations: i32
@@ -46,13 +46,13 @@ class AlterUserScramCredentialsRequest(Request, key=51, versions="0", flexible="
     """Set and delete SCRAM credentials. The client salts the password; the broker never receives it."""
 
     class ScramCredentialDeletion(Struct):
-        """One credential to delete."""
+        """A credential to delete, by its user and mechanism."""
 
         name: str
         mechanism: i8
 
     class ScramCredentialUpsertion(Struct):
-        """One credential to set."""
+        """A credential to set, with the salted password."""
 
         name: str
         mechanism: i8

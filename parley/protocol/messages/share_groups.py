@@ -54,7 +54,7 @@ class ShareGroupDescribeResponse(Response, key=77, versions="1", flexible="1+"):
     """The state and the members of the requested groups."""
 
     class DescribedGroup(Struct):
-        """One group."""
+        """A share group, as its coordinator describes it."""
 
         error_code: i16 = 0
         error_message: str | None = None
@@ -67,7 +67,7 @@ class ShareGroupDescribeResponse(Response, key=77, versions="1", flexible="1+"):
         authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not requested
 
     class Member(Struct):
-        """One member."""
+        """A member of the share group, with its subscription and its assignment."""
 
         member_id: str
         rack_id: str | None = None
@@ -107,7 +107,7 @@ class ShareFetchRequest(Request, key=78, versions="1-2", flexible="1+"):
         partitions: list[ShareFetchRequest.FetchPartition]
 
     class FetchPartition(Struct):
-        """One partition."""
+        """A partition to fetch, and acknowledgments of its records."""
 
         partition_index: i32
         acknowledgement_batches: list[ShareFetchRequest.AcknowledgementBatch]
@@ -207,7 +207,7 @@ class ShareAcknowledgeRequest(Request, key=79, versions="1-2", flexible="1+"):
         partitions: list[ShareAcknowledgeRequest.AcknowledgePartition]
 
     class AcknowledgePartition(Struct):
-        """One partition."""
+        """A partition, and acknowledgments of its records."""
 
         partition_index: i32
         acknowledgement_batches: list[ShareAcknowledgeRequest.AcknowledgementBatch]
@@ -277,7 +277,7 @@ class DescribeShareGroupOffsetsRequest(Request, key=90, versions="0-1", flexible
     """
 
     class DescribeShareGroupOffsetsRequestGroup(Struct):
-        """One group."""
+        """A group whose offsets are requested."""
 
         group_id: str
         topics: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic] | None  # None: all
@@ -299,7 +299,7 @@ class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexib
     """
 
     class DescribeShareGroupOffsetsResponseGroup(Struct):
-        """One group."""
+        """The offsets of one group, or the error for it."""
 
         group_id: str
         topics: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic]
@@ -337,7 +337,7 @@ class AlterShareGroupOffsetsRequest(Request, key=91, versions="0", flexible="0+"
         partitions: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition]
 
     class AlterShareGroupOffsetsRequestPartition(Struct):
-        """One partition."""
+        """A partition, and the offset from which the group will continue."""
 
         partition_index: i32
         start_offset: i64
@@ -373,7 +373,7 @@ class DeleteShareGroupOffsetsRequest(Request, key=92, versions="0", flexible="0+
     """Delete the offsets of a share group without members in some topics (KIP-932)."""
 
     class DeleteShareGroupOffsetsRequestTopic(Struct):
-        """One topic."""
+        """A topic whose offsets are deleted."""
 
         topic_name: str
 

@@ -20,7 +20,7 @@ class InitializeShareGroupStateRequest(Request, key=83, versions="0", flexible="
         partitions: list[InitializeShareGroupStateRequest.PartitionData]
 
     class PartitionData(Struct):
-        """One partition."""
+        """A partition whose state is initialized."""
 
         partition: i32
         state_epoch: i32
@@ -61,7 +61,7 @@ class ReadShareGroupStateRequest(Request, key=84, versions="0", flexible="0+"):
         partitions: list[ReadShareGroupStateRequest.PartitionData]
 
     class PartitionData(Struct):
-        """One partition."""
+        """A partition whose state is requested."""
 
         partition: i32
         leader_epoch: i32
@@ -114,7 +114,7 @@ class WriteShareGroupStateRequest(Request, key=85, versions="0-1", flexible="0+"
         partitions: list[WriteShareGroupStateRequest.PartitionData]
 
     class PartitionData(Struct):
-        """One partition."""
+        """The changed state of one partition."""
 
         partition: i32
         state_epoch: i32
@@ -168,7 +168,7 @@ class DeleteShareGroupStateRequest(Request, key=86, versions="0", flexible="0+")
         partitions: list[DeleteShareGroupStateRequest.PartitionData]
 
     class PartitionData(Struct):
-        """One partition."""
+        """A partition whose state is deleted."""
 
         partition: i32
         # Only in Parley: state with a higher epoch was initialized later and is kept; -1: delete any state.
@@ -211,7 +211,7 @@ class ReadShareGroupStateSummaryRequest(Request, key=87, versions="0-1", flexibl
         partitions: list[ReadShareGroupStateSummaryRequest.PartitionData]
 
     class PartitionData(Struct):
-        """One partition."""
+        """A partition whose state is requested."""
 
         partition: i32
         leader_epoch: i32

@@ -59,7 +59,7 @@ class GroupMetadataValue(Data, versions="0-4", flexible="4+"):
     """
 
     class MemberMetadata(Struct):
-        """One member."""
+        """A member of the group in this generation, with its metadata and its assignment."""
 
         member_id: str
         group_instance_id: str | None = field("3+", default=None, ignorable=True)
@@ -131,7 +131,7 @@ class LeaderChangeMessage(Data, versions="0-1", flexible="0+"):
     """
 
     class Voter(Struct):
-        """One voter."""
+        """A voter, by its id."""
 
         voter_id: i32
         voter_directory_id: UUID = field("1+", default=ZERO_UUID)

@@ -33,7 +33,7 @@ class ConsumerGroupPartitionMetadataValue(Data, versions="0", flexible="0+"):
     """A group's topics, as brokers before Kafka 4.1 stored them."""
 
     class TopicMetadata(Struct):
-        """One topic."""
+        """A topic to which members of the group subscribe."""
 
         topic_id: UUID
         topic_name: str

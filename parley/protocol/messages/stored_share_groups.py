@@ -110,7 +110,7 @@ class ShareGroupStatePartitionMetadataValue(Data, versions="0", flexible="0+"):
         partitions: list[i32]
 
     class TopicInfo(Struct):
-        """One topic."""
+        """A topic, by its id and its name."""
 
         topic_id: UUID
         topic_name: str

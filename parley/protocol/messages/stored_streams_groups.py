@@ -19,7 +19,7 @@ class StreamsGroupMetadataValue(Data, versions="0", flexible="0+"):
     """The epoch of a group, and the versions and settings from which its assignment was computed."""
 
     class LastAssignmentConfig(Struct):
-        """One setting."""
+        """A setting of the group that influences the assignment."""
 
         key: str
         value: str
@@ -38,7 +38,7 @@ class StreamsGroupMemberMetadataKey(Data, versions="19"):
 
 
 class StreamsGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
-    """A member."""
+    """A member, as its program describes itself."""
 
     class Endpoint(Struct):
         """The address at which the program serves queries about its state."""
@@ -47,7 +47,7 @@ class StreamsGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
         port: u16
 
     class KeyValue(Struct):
-        """One tag."""
+        """A tag of the program, such as its zone."""
 
         key: str
         value: str
@@ -135,7 +135,7 @@ class StreamsGroupTopologyValue(Data, versions="0", flexible="0+"):
     """The topology of the application."""
 
     class TopicConfig(Struct):
-        """One setting of a topic."""
+        """A setting of a topic that is created for the application."""
 
         key: str
         value: str

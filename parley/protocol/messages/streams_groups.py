@@ -38,7 +38,7 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
         topic_configs: list[StreamsGroupHeartbeatRequest.KeyValue]
 
     class KeyValue(Struct):
-        """One setting or tag."""
+        """A setting of a topic, or a tag of the program."""
 
         key: str
         value: str
@@ -151,7 +151,7 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
     """The state, topology and members of the requested groups."""
 
     class DescribedGroup(Struct):
-        """One group."""
+        """A streams group, as its coordinator describes it."""
 
         error_code: i16 = 0
         error_message: str | None = None
@@ -188,13 +188,13 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         topic_configs: list[StreamsGroupDescribeResponse.KeyValue]
 
     class KeyValue(Struct):
-        """One setting or tag."""
+        """A setting of a topic, or a tag of the program."""
 
         key: str
         value: str
 
     class Member(Struct):
-        """One member."""
+        """A member of the group, with its tasks."""
 
         member_id: str
         member_epoch: i32

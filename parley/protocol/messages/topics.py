@@ -20,7 +20,7 @@ class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
     """
 
     class CreatableTopic(Struct):
-        """One topic to create."""
+        """A topic to create."""
 
         name: str
         num_partitions: i32  # -1: given by assignments or, from version 4 on, by the broker's default
@@ -73,7 +73,7 @@ class CreateTopicsResponse(Response, key=19, versions="0-7", flexible="5+"):
         configs: list[CreateTopicsResponse.CreatableTopicConfigs] | None = field("5+", default=None, ignorable=True)
 
     class CreatableTopicConfigs(Struct):
-        """One setting of the topic."""
+        """A setting of the created topic."""
 
         name: str
         value: str | None  # None: sensitive
@@ -142,7 +142,7 @@ class CreatePartitionsRequest(Request, key=37, versions="0-3", flexible="2+"):
     """
 
     class CreatePartitionsTopic(Struct):
-        """One topic to add partitions to."""
+        """A topic to add partitions to."""
 
         name: str
         count: i32  # of all partitions, old and new

@@ -267,7 +267,7 @@ class DescribeTransactionsResponse(Response, key=65, versions="0", flexible="0+"
     """The state of each transactional id."""
 
     class TransactionState(Struct):
-        """One transactional id."""
+        """The state of a transactional id, and the partitions of its open transaction."""
 
         error_code: i16 = 0
         transactional_id: str
@@ -311,7 +311,7 @@ class ListTransactionsResponse(Response, key=66, versions="0-2", flexible="0+"):
     """
 
     class TransactionState(Struct):
-        """One transactional id."""
+        """A transactional id, and the state of its transaction."""
 
         transactional_id: str
         producer_id: i64

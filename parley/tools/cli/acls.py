@@ -72,7 +72,7 @@ _OPERATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley acls``, as given on the command line."""
 
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP
     list_: Annotated[bool, typer.Option("--list", help="List the ACLs of the named resources, or all.")] = False

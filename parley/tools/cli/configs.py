@@ -314,7 +314,7 @@ def as_data(entity: Entity, configs: Iterable[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley configs``, as given on the command line."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     describe_: Annotated[bool, typer.Option("--describe", help="Show settings.")] = False

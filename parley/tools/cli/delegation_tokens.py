@@ -50,7 +50,7 @@ _FORM: Final = "{:<15} {:<30} {:<15} {:<15} {:<25} {:<15} {:<15} {:<15}"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley delegation-tokens``, as given on the command line."""
 
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP
     create: Annotated[bool, typer.Option("--create", help="Create a token.")] = False

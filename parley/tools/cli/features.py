@@ -51,7 +51,7 @@ _Unsafe = Annotated[bool, typer.Option("--unsafe", help="Change the level even i
 def describe(
     bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP, command_config: _Config = None, output_format: OutputFormat = None
 ) -> None:
-    """Show the features."""
+    """Show the features of the cluster, and their supported and finalized levels."""
     rows = on_cluster(bootstrap_server, command_config, described)
     if output_format:
         print_data(rows, output_format)

@@ -55,7 +55,7 @@ app = App(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley load``, as given on the command line."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     command_config: CommandConfig = None

@@ -34,7 +34,7 @@ app = App(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley log-repair``, as given on the command line."""
 
     log_dirs: Annotated[str, typer.Option("--log-dirs", help="The log directories of a broker, separated by commas.")]
     topic: Annotated[str, typer.Option("--topic", help="Only this topic.")] = ""

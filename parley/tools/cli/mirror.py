@@ -49,7 +49,7 @@ app = App(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley mirror``, as given on the command line."""
 
     config: Annotated[
         Path | None, typer.Argument(metavar="[mm2.properties]", help="A configuration file of MirrorMaker 2.")

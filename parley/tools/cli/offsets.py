@@ -112,7 +112,7 @@ async def find(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley offsets``, as given on the command line."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     topic: Annotated[str, typer.Option("--topic", help="Regular expression of topics; all unless given.")] = ""

@@ -31,7 +31,7 @@ app = App(
 
 
 class Acl(StrEnum):
-    """The access to the tree."""
+    """Who may access the tree: one user (SECURE), or every client (UNSECURE)."""
 
     SECURE = "secure"
     UNSECURE = "unsecure"

@@ -52,7 +52,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A console that can serve."""
+    """The checked settings of a console, with its listeners and their TLS context."""
 
     settings: ConsoleSettings
     listeners: Sequence[Listener]

@@ -69,7 +69,7 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """The severity of the finding."""
+        """The severity of the observation if it has one, otherwise that of the check."""
         return self.seen.severity or self.check.severity
 
     @property

@@ -29,7 +29,7 @@ _LEAVE_FOR_NOW: Final = -2
 
 
 class ConsumerProtocolMember(ReconcilingMember):
-    """A consumer's process."""
+    """The process of a consumer that uses the consumer protocol."""
 
     def __init__(
         self,

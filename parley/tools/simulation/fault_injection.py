@@ -42,7 +42,7 @@ class Cluster(Protocol):
 
 
 class FaultInjection:
-    """The faults of a run."""
+    """Injects the faults of a run."""
 
     def __init__(
         self,

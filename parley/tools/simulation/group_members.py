@@ -68,7 +68,7 @@ _MUST_JOIN_AS_NEW: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FEN
 
 
 class ClassicMember(GroupReader):
-    """A consumer's process."""
+    """The process of a consumer that uses the classic protocol."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class ReconcilingMember(GroupReader):
         self.news = asyncio.Event()
         """Set when the next heartbeat should be sent early."""
         self.version = 0
-        """The version of the heartbeats."""
+        """The version of the member's heartbeat requests."""
         self._groups = groups
         self._assigned: frozenset[int] = frozenset()
         """The partitions that the coordinator has assigned to the member."""

@@ -129,7 +129,7 @@ class Outcome:
 
 
 def simulate(seed: int, settings: Settings | None = None) -> Outcome:
-    """Run one seed."""
+    """Run the simulation of one seed."""
     settings = settings or Settings()
     world = World(str(seed))
     flushes = world.random("flushes").random() < 0.3

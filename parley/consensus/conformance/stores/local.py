@@ -18,7 +18,7 @@ from parley.consensus.local.database import Database
 
 
 class LocalHarness(ProcessHarness):
-    """``local:``, in a temporary directory."""
+    """The harness for ``local:``, with the store in a temporary directory."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ _MOST_SECONDS: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley balance``, as given on the command line."""
 
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP
     plan: Annotated[bool, typer.Option("--plan", help="Show what would move; changes nothing.")] = False

@@ -92,7 +92,7 @@ def _lines(path: Path, options: DumpOptions) -> Iterator[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley dump-log``, as given on the command line."""
 
     files: Annotated[str, typer.Option("--files", help="The files, separated by commas.")]
     print_data_log: Annotated[bool, typer.Option("--print-data-log", help="Print keys and values of records.")] = False

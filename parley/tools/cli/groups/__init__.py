@@ -57,7 +57,7 @@ def _words(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Options(ResetOptions):
-    """The options of the command."""
+    """The options of ``parley groups``, as given on the command line."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     list_: Annotated[bool, typer.Option("--list", help="List the groups.")] = False

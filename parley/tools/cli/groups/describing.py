@@ -59,7 +59,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A committed offset."""
+    """A committed offset, and what the client stored with it."""
 
     offset: int
     leader_epoch: int

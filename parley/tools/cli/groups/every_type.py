@@ -18,7 +18,7 @@ _SHARE, _STREAMS = "Share", "Streams"
 
 
 class Described(NamedTuple):
-    """Groups by type."""
+    """The described groups, by type."""
 
     consumers: Sequence[describing.Group]
     share: Sequence[share_describing.ShareGroup]

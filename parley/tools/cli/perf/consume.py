@@ -35,7 +35,7 @@ _DATE_LETTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley perf consume``, as given on the command line."""
 
     num_records: Annotated[int, typer.Option("--num-records", "--messages", help="How many records to read.")]
     topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = ""

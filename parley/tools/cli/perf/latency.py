@@ -29,7 +29,7 @@ _POSITIONS = ("bootstrap_server", "topic", "num_records", "producer_acks", "reco
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command. They may also be positional, as Kafka required before 4.2."""
+    """The options of ``parley perf latency``. They may also be positional, as Kafka required before 4.2."""
 
     positional: Annotated[
         list[str] | None,

@@ -28,7 +28,7 @@ _TRANSACTION_MS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley perf produce``, as given on the command line."""
 
     topic: Annotated[str, typer.Option("--topic", help="Topic to send to.")]
     num_records: Annotated[int, typer.Option("--num-records", help="How many records to send.")]

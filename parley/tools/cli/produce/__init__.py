@@ -32,7 +32,7 @@ _ACKS = ("all", "-1", "0", "1")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley produce``, as given on the command line."""
 
     topic: Annotated[str, typer.Option("--topic", help="Topic to send to.")]
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP

@@ -44,7 +44,7 @@ app = App(
 
 @dataclass(frozen=True, slots=True)
 class Options(GroupOptions):
-    """The options of the command."""
+    """The options of ``parley share-groups``, as given on the command line."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     list_: Annotated[bool, typer.Option("--list", help="List the share groups.")] = False

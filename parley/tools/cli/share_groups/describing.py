@@ -18,7 +18,7 @@ _SHARE = "share"
 
 
 class Member(NamedTuple):
-    """A member of a share group."""
+    """A member of a share group, with its assigned partitions by topic."""
 
     member_id: str
     client_id: str

@@ -45,7 +45,7 @@ app = App(
 
 @dataclass(frozen=True, slots=True)
 class Options(ResetOptions):
-    """The options of the command."""
+    """The options of ``parley streams-groups``, as given on the command line."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     list_: Annotated[bool, typer.Option("--list", help="List the streams groups.")] = False

@@ -28,7 +28,7 @@ Tasks = Mapping[str, Sequence[int]]
 
 
 class Assignment(NamedTuple):
-    """Tasks by subtopology."""
+    """The tasks of a member: active, standby and warm-up tasks, each by subtopology."""
 
     active: Tasks
     standby: Tasks
@@ -36,7 +36,7 @@ class Assignment(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member of a streams group."""
+    """A member of a streams group, with its current tasks and the tasks that it will have."""
 
     member_id: str
     process_id: str
@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 
 class Subtopology(NamedTuple):
-    """The topics of a subtopology."""
+    """A subtopology and its topics, by their role."""
 
     id: str
     sources: Sequence[str]

@@ -60,7 +60,7 @@ def parse_assignment(text: str) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command."""
+    """The options of ``parley topics``, as given on the command line."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     create: Annotated[bool, typer.Option("--create", help="Create a topic.")] = False
