@@ -134,7 +134,7 @@ def test_a_partition_with_a_leader_keeps_its_epoch_if_a_broker_has_seen_higher_o
 
 
 def test_a_recovery_of_another_cause_keeps_its_candidates_when_a_broker_joins() -> None:
-    """Replica 1 was eligible last. Replica 2 is stale and must not be chosen instead."""
+    """Replica 1 was last eligible. Replica 2 is stale and must not be chosen instead."""
     waiting = replace(STATE, isr=(), elr=(), leader=NO_LEADER, last_known_elr=(1,))
     before = image(waiting)
     joining = replace(broker(2, 7, incarnation=22), seen_leader_epoch=50)

@@ -19,7 +19,7 @@ from parley.broker.config.keys.reasons import DOWN_CONVERSION, FORMAT
 RECOVERY_STRATEGIES = ("Balanced", "Aggressive", "None")
 RECOVERY_STRATEGY_DOC = (
     "How the controller elects a leader of a partition if every eligible replica has restarted uncleanly or lost its "
-    "disk. Balanced: from all replicas that have reported their logs, once all replicas that were eligible last have "
+    "disk. Balanced: from all replicas that have reported their logs, once all replicas that were last eligible have "
     "done so. Aggressive: immediately, from the live replicas, even if an eligible one may come back; acknowledged "
     "records can be lost. None: only when an operator requests an unclean election."
 )

@@ -55,7 +55,7 @@ class BackgroundWork:
         group = shard.consumer_group(group_id) or shard.streams_group(group_id)
         if group is not None and not group.is_assigning:
             group.is_assigning = True
-            self._start(self._assign(shard, group), f"decide the target assignment of {group_id}")
+            self._start(self._assign(shard, group), f"compute the target assignment of {group_id}")
 
     async def _assign(self, shard: GroupShard, group: ConsumerGroup | StreamsGroup) -> None:
         try:
@@ -66,7 +66,7 @@ class BackgroundWork:
             await self.submit(shard.partition, partial(install, await self._in_thread(decide)))
         except KafkaError as error:
             facts = {"group": group.group_id, "error": str(error) or error.code.name}
-            _log.error("a target assignment could not be decided", extra=facts)
+            _log.error("a target assignment could not be computed", extra=facts)
         finally:
             group.is_assigning = False
 

@@ -225,7 +225,7 @@ _GROUPS: Final = Section(
             "Nothing, if it is rare.",
         ),
         Line(
-            "a target assignment could not be decided",
+            "a target assignment could not be computed",
             "The members of the group keep their partitions; see `error`. An assignor from another package may have "
             "failed.",
             "Fix the assignor. The group retries when a member sends a heartbeat.",

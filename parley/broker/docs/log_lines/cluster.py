@@ -208,7 +208,7 @@ _LEADERS: Final = Section(
         Line(
             "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set "
             "back: none lacks committed records",
-            "After a crash of several brokers: a replica that was eligible last is intact, and its machine has not "
+            "After a crash of several brokers: a replica that was last eligible is intact, and its machine has not "
             "lost power.",
             NOTHING,
         ),
@@ -235,7 +235,7 @@ _LEADERS: Final = Section(
             "partitions without a leader wait for brokers that may have their last records: start these brokers "
             "with their disks, or accept the loss with `parley elect-leaders --election-type unclean --topic TOPIC "
             "--partition N`",
-            "A broker that was eligible last is down, or its log directory is offline. The line names the "
+            "A broker that was last eligible is down, or its log directory is offline. The line names the "
             "brokers and up to five topics, and is repeated while this lasts.",
             "Start it with its disks. Run the command only if they are lost.",
         ),

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-BEING_DECIDED: Final = "The assignment is being decided."
+BEING_COMPUTED: Final = "The assignment is being computed."
 
 
 class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
@@ -171,7 +171,7 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
         if self.epoch <= self.target_epoch:
             return
         if self.group.is_assigning:
-            self._note_delay(BEING_DECIDED)
+            self._note_delay(BEING_COMPUTED)
             return
         passed_ms = self.now_ms - self.group.target_since_ms
         if self.group.target_since_ms and 0 <= passed_ms < self.settings.assignment_interval_ms:
@@ -179,7 +179,7 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
             return
         if size_of(self._size, self.configured, settings) >= LARGE:
             self._defers_target = True
-            self._note_delay(BEING_DECIDED)
+            self._note_delay(BEING_COMPUTED)
             return
         self.put_targets(deciding(self.members(), self.group.targets, self.configured, settings)(), self.epoch)
 
