@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 
 from tests.support.fast_folder import COMMON_FOLDER
 from tests.support.java_archives import small_spark
+from tests.support.preloaded import preloaded_spark_python
 from tests.system import peers
 
 if TYPE_CHECKING:
@@ -61,12 +63,21 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield a Spark session in this process, with Spark's own Kafka connector and ours. Tests that use it are marked
-    ``spark``."""
+    ``spark``.
+
+    Its Python workers fork from a preloaded process. Those of other sessions, such as the one in
+    ``test_a_driver_killed_in_an_epoch``, start as a user's.
+    """
     from parley.pipeline.spark.session import spark_session
 
     jars = ",".join(str(jar) for jar in sorted((peers.CACHE / f"spark-kafka-{peers.SPARK}").glob("*.jar")))
-    local = {"spark.jars": jars, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    local = {
+        "spark.jars": jars,
+        "spark.pyspark.python": preloaded_spark_python(),
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
     session = spark_session("tests", master="local[2,4]", settings={**SETTINGS, **local})
+    del os.environ["PYSPARK_PYTHON"]  # it is for this session only
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

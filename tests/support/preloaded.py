@@ -1,12 +1,13 @@
-"""``python -m parley ...`` without the half second of CPU time that its imports take.
+"""``python -m parley ...`` without the half second of CPU time that its imports take, and Spark's Python workers
+without their second: PySpark's modules, which Spark passes in a zip file, are compiled by each worker.
 
-A process that has imported Parley forks once for each program. The programs are processes as usual: each has its own
-pid, files and memory, receives signals, and ends if the test process ends. Only the command line in /proc and the seed
-of hashes are those of the process that forks. Tests of the command line, or of the start itself, start Python as users
-do.
+A process that has imported what they need forks once for each program. The programs are processes as usual: each has
+its own pid, files and memory, receives signals, and ends if the test process ends. Only the command line in /proc and
+the seed of hashes are those of the process that forks. Tests of the command line, or of the start itself, start Python
+as users do.
 
-``python -m tests.support.preloaded FD`` is the process that forks. It accepts connections at the socket FD, and ends
-with its standard input. Each connection brings a program and its streams, and receives the pid and the exit code.
+``python -m tests.support.preloaded FD MODULES`` is the process that forks. It accepts connections at the socket FD, and
+ends with its standard input. Each connection brings a program and its streams, and receives the pid and the exit code.
 """
 
 from __future__ import annotations
@@ -33,13 +34,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-_IMPORTED: Final = (
+_PARLEY: Final = (
     *("parley.broker.server", "parley.broker.config.presets", "parley.broker.logging.lines"),
     *("parley.broker.metrics.exporter", "parley.broker.metrics.http_server", "parley.broker.security.sasl.plain"),
     *("parley.consensus.local", "parley.tools.cli.start", "cramjam", "uvloop"),
     *("parley.tools.cli.topics", "parley.tools.cli.librdkafka", "rich.table"),
 )
 """What every broker, and most commands, import."""
+_SPARK: Final = (
+    *("pyspark.worker", "pyspark.sql.worker.commit_data_source_write", "pyspark.sql.worker.create_data_source"),
+    *("pyspark.sql.worker.data_source_pushdown_filters", "pyspark.sql.worker.lookup_data_sources"),
+    *("pyspark.sql.worker.plan_data_source_read", "pyspark.sql.worker.python_streaming_sink_runner"),
+    *("pyspark.sql.worker.write_into_data_source", "pyspark_parley"),
+    *("confluent_kafka.schema_registry", "cramjam", "fastavro", "pandas"),
+)
+"""What Spark's Python workers import for our format."""
 _PR_SET_PDEATHSIG: Final = 1
 _REQUEST_BYTES_MAX: Final = 1 << 17
 _NUMBER_BYTES: Final = 4
@@ -50,7 +59,7 @@ class PreloadedProcess:
     """``python -m MODULE WORDS``, with a pipe for standard output. The methods are those of ``subprocess.Popen``."""
 
     def __init__(self, module: str, *words: str, stderr: IO[bytes]) -> None:
-        self._connection = _forking().connect()
+        self._connection = _forking(_PARLEY).connect()
         reading, writing = os.pipe()
         self.stdout = io.TextIOWrapper(io.BufferedReader(io.FileIO(reading)))
         os.umask(umask := os.umask(0))
@@ -100,33 +109,47 @@ class PreloadedProcess:
 def preloaded_command(*words: str) -> list[str]:
     """Return the command line of a small process that starts ``parley WORDS`` and ends with it. It passes SIGINT and
     SIGTERM on. If it is killed, so is the command."""
-    return [str(_forking().folder / "parley"), *words]
+    return [str(_forking(_PARLEY).program("parley", "-m", "parley")), *words]
 
 
 def preloaded_path() -> str:
     """Return a PATH for shells on which ``parley`` forks from the preloaded process, too. Other commands are those of
     this environment, and those of the machine."""
-    return os.pathsep.join([str(_forking().folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    folder = str(_forking(_PARLEY).program("parley", "-m", "parley").parent)
+    return os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+def preloaded_spark_python() -> str:
+    """Return the path of a ``python`` for Spark, whose workers fork from a process that has imported what they need.
+
+    Any other program, such as ``python -c``, is this environment's Python.
+    """
+    return str(_forking(_SPARK).program("python"))
 
 
 class _Forking:
     """The process that forks, as the test process sees it."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="parley-preloaded-"))
-        """A folder with the command ``parley``."""
-        self._address = str(self.folder / "socket")
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="parley-preloaded-"))
+        self._address = str(self._folder / "socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(self._address)
             listener.listen()
             fd = listener.fileno()
-            command = [sys.executable, "-m", "tests.support.preloaded", str(fd)]
+            command = [sys.executable, "-m", "tests.support.preloaded", str(fd), *modules]
             self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, pass_fds=[fd])
         atexit.register(self._end)
-        client = Path(__file__).with_name("preloaded_command.py")
-        words = shlex.join([sys.executable, "-I", "-S", str(client), self._address])
-        (self.folder / "parley").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        (self.folder / "parley").chmod(0o755)
+
+    def program(self, name: str, *words: str) -> Path:
+        """Return a program that forks for ``python WORDS`` and its own arguments."""
+        program = self._folder / name
+        if not program.exists():
+            client = Path(__file__).with_name("preloaded_command.py")
+            command = shlex.join([sys.executable, "-I", "-S", str(client), self._address, *words])
+            program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            program.chmod(0o755)
+        return program
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -137,7 +160,7 @@ class _Forking:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self._folder)
 
 
 _forking = functools.cache(_Forking)
@@ -232,7 +255,7 @@ def _send(connection: socket.socket, number: int) -> None:
 
 
 def _main() -> None:
-    for name in _IMPORTED:
+    for name in sys.argv[2:]:
         import_module(name)
     gc.collect()
     gc.freeze()
