@@ -49,7 +49,7 @@ class FollowedContext(ssl.SSLContext):
             try:
                 self._newest = self._make(tls_settings(self._properties))
             except ValueError as error:
-                _log.error("replaced certificates cannot be used: the old ones stay: %s", error)
+                _log.error("the new certificates cannot be used; the old ones stay in use: %s", error)
             else:
                 _log.info("certificates were read again: %s", ", ".join(self._files))
         return self._newest

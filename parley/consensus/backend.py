@@ -107,7 +107,7 @@ class Revision:
 
 
 class Presence(Enum):
-    """An expectation about a key, whatever its revision."""
+    """An expectation about a key at any revision."""
 
     ANY = "any"
     ABSENT = "absent"

@@ -76,7 +76,7 @@ class StoreConfig:
     doc: str = ""
     keys: tuple[ConfigKey, ...] = ()
     unused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Keys that the store accepts but does not use, each with the reason. A name that ends with a dot stands for all
+    """Keys that the store accepts but does not use, each with the reason. A name that ends with a dot includes all
     names that begin with it."""
     address_key: str = ""
     """The key that names the store's servers, or "" if only ``coordination.url`` can do so. If this key is set and

@@ -176,7 +176,7 @@ def main(store: str | None = None) -> int:
 def install_store(store: str) -> None:
     """Install what a server of this store needs, unless the environment names one. Raises ``PeerError``."""
     if store not in STORES:
-        raise PeerError(f"'{store}' is none of the stores there are: {', '.join(STORES)}.")
+        raise PeerError(f"'{store}' is not a store. The stores are: {', '.join(STORES)}.")
     if f"PARLEY_{store.upper()}" not in os.environ:
         install_programs({program: PROGRAMS[program] for program in STORES[store]})
         if store == "consul":

@@ -110,7 +110,7 @@ def test_settings_contain_the_name_and_ordinal_of_the_pod() -> None:
     with pytest.raises(CommandError, match=r"k: \$\{pod:ordinal\} needs a host name that ends with a number.* is 3f2a"):
         of("${pod:ordinal}", "3f2a")
     for wrong in ("${pod:ordinal-1}", "${pod:zone}", "${pod:ordinal+x}"):
-        with pytest.raises(CommandError, match="is none of"):
+        with pytest.raises(CommandError, match="is not one of"):
             of(wrong)
 
 

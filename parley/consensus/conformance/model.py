@@ -28,7 +28,7 @@ from parley.consensus.errors import CoordinationError, SessionLost
 
 @dataclass(slots=True)
 class Model:
-    """The present state, and the past states of each key, oldest first; None stands for absence."""
+    """The present state, and the past states of each key, oldest first; None means that the key was absent."""
 
     past: dict[str, list[Entry | None]] = field(default_factory=dict)
     sessions: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Model:
         return {key: entry for key, entry in self.entries.items() if key.startswith(prefix)}
 
     def errors(self, checks: Sequence[Check], ops: Sequence[Operation]) -> list[CoordinationError]:
-        """Return the errors of which a transaction must raise one, or an empty list if it must succeed."""
+        """Return the errors that a transaction may raise. It must raise one of them, or succeed if there are none."""
         errors: list[CoordinationError] = []
         if any(isinstance(op, Put) and op.session and op.session.id not in self.sessions for op in ops):
             errors.append(SessionLost("a session is over"))

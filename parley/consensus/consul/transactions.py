@@ -60,8 +60,8 @@ def capabilities(ttl_ms_min: int) -> Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A Consul transaction. ``origins`` contains the check or operation behind each of ``ops``; None stands for the
-    identity."""
+    """A Consul transaction. ``origins`` contains the check or operation behind each of ``ops``; None means the check of
+    the identity."""
 
     ops: tuple[KV, ...]
     origins: tuple[Check | Op | None, ...]

@@ -48,7 +48,7 @@ class Failure:
     retires_connection: bool = False
 
 
-# Prefixes of the error details, whatever the status code: etcd's texts are the same in all versions, its codes are not.
+# Prefixes of the error details. Status codes are ignored: etcd's texts are the same in all versions, its codes are not.
 _NOT_APPLIED = (
     "failed to connect to all addresses",  # from gRPC itself
     "empty address list",
@@ -67,7 +67,7 @@ _RETIRING = ("etcdserver: no leader", "etcdserver: request timed out", "etcdserv
 
 
 def classify(code: grpc.StatusCode, details: str) -> Failure:
-    """Return the failure that an error of gRPC or etcd stands for."""
+    """Return the failure that corresponds to an error of gRPC or etcd."""
     text = f"etcd: {details or code.name}"
     retires = code in _BROKEN or details.startswith(_RETIRING)
     if details.startswith(_NOT_APPLIED):

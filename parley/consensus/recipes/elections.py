@@ -59,7 +59,7 @@ class Leadership(HeldKey):
             raise LeadershipLost(f"epoch {self.epoch} of {self._key} has ended")
 
     async def resign(self) -> None:
-        """Give up the leadership now. Does nothing if it has already ended. ``lost`` is set in any case.
+        """Give up the leadership now. Does nothing if it has already ended. ``lost`` is set either way.
 
         Raises Retriable if the store cannot be reached. The key may then remain until the session ends.
         """

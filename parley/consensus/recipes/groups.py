@@ -48,7 +48,7 @@ class Membership(HeldKey):
         ``min_incarnation`` of this join."""
 
     async def leave(self) -> None:
-        """Leave the group now. Does nothing if the membership has already ended. ``lost`` is set in any case.
+        """Leave the group now. Does nothing if the membership has already ended. ``lost`` is set either way.
 
         Raises Retriable if the store cannot be reached. The key may then remain until the session ends.
         """

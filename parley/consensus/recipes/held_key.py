@@ -74,7 +74,7 @@ class HeldKey:
         return Check(self._key, At(self._revision), fences=True)
 
     async def _release(self) -> None:
-        """Delete the key now, unless it is already lost. ``lost`` is set in any case.
+        """Delete the key now, unless it is already lost. ``lost`` is set either way.
 
         Raises Retriable if the store cannot be reached. The key may then remain until the session ends.
         """

@@ -141,7 +141,7 @@ class KeyValue:
     async def update(
         self, key: str, change: Callable[[bytes | None], bytes | None], *, guard: Check | None = None
     ) -> Entry | None:
-        """Replace the value with ``change(value)``, and return the new entry. ``None`` stands for an absent key.
+        """Replace the value with ``change(value)``, and return the new entry. ``None`` means that the key is absent.
 
         ``change`` must be pure: it is called again if another client writes in between. Its exceptions are passed on.
         Raises Fenced if the guard does not hold, and MaybeApplied if a response was lost and other clients have since

@@ -295,7 +295,7 @@ _ZSTD_SIZE_BYTES: Final = (0, 2, 4, 8)
 """The size in bytes of a frame's content size field, by its flag; 1 instead of 0 in a single-segment frame."""
 _ZSTD_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
 _ZSTD_RUN: Final = 1
-"""The type of a block that repeats one byte. Only this byte is stored, whatever the size of the block."""
+"""The type of a block that repeats one byte. Only this byte is stored, regardless of the size of the block."""
 
 
 def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:

@@ -510,7 +510,7 @@ class LogCleaner:
 
 
 def _flush_due(logs: Sequence[Log], now_ms: int) -> list[Log]:
-    """Flush the sealed segments of each log that is due once they are flushed, and of which more can then be compacted.
+    """Flush the sealed segments of each log that is then due, if more of the log can then be compacted than before.
 
     Returns the flushed logs. Blocks.
     """

@@ -132,7 +132,7 @@ def _settle(unsettled: list[_Held], before: int | None) -> int | None:
 
 
 def altered_of(before: int | None, epoch: int, behind: int, last: int | None = None) -> tuple[int, ...]:
-    """Return which of two successive epochs are altered: 0 stands for ``epoch``, 1 for ``behind``.
+    """Return which of two successive epochs are altered: 0 means ``epoch``, 1 means ``behind``.
 
     ``before`` is the epoch before the two, and ``last`` the epoch after them; None if unknown.
     """

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. ``KAFKA_LOG_RETENTION_MS`` sets ``log.retention.ms``. The prefix ``PARLEY_`` has the same effect. ``_`` stands for a
-   dot, ``__`` for ``_``, ``___`` for ``-``. This is how Kafka's image reads names. Variables of its start scripts are
-   not settings.
+1. ``KAFKA_LOG_RETENTION_MS`` sets ``log.retention.ms``. The prefix ``PARLEY_`` has the same effect. ``_`` becomes a
+   dot, ``__`` becomes ``_``, and ``___`` becomes ``-``, as in Kafka's image. Variables of its start scripts are not
+   settings.
 2. ``--override`` overrides variables, variables override the file, and the file overrides the image's defaults.
 3. ``${pod:name}``, ``${pod:ordinal}`` and ``${pod:ordinal+N}`` in a value are replaced using the host name, which a
    StatefulSet assigns to its pods. ``${file:...}``, ``${dir:...}`` and ``${env:...}`` need no declaration.
@@ -132,7 +132,9 @@ def of_pod(key: str, value: str, host_name: str) -> str:
             return pod
         wanted = _FROM_ORDINAL.fullmatch(name[1])
         if wanted is None:
-            raise CommandError(f"{key}: {name[0]} is none of ${{pod:name}}, ${{pod:ordinal}} and ${{pod:ordinal+N}}.")
+            raise CommandError(
+                f"{key}: {name[0]} is not one of ${{pod:name}}, ${{pod:ordinal}} and ${{pod:ordinal+N}}."
+            )
         ordinal = _ORDINAL.search(pod)
         if ordinal is None:
             raise CommandError(

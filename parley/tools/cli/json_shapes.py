@@ -2,7 +2,7 @@
 
 A shape is JSON with type names instead of values: ``string``, ``integer``, ``number``, ``boolean``, ``null``, ``any``,
 or several of them separated by ``|``. A list contains a single element, the shape of all its elements. The key
-``<name>`` stands for any key. A key that ends with ``?`` may be missing.
+``<name>`` means any key. A key that ends with ``?`` may be missing.
 """
 
 from __future__ import annotations

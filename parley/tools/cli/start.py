@@ -131,7 +131,7 @@ def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
 
 
 def with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
-    """Return the overrides with those that ``--port`` stands for."""
+    """Return the overrides, and those that ``--port`` implies."""
     return overrides if port is None else [f"listeners=PLAINTEXT://127.0.0.1:{port}", *overrides]
 
 

@@ -56,7 +56,7 @@ def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page
 
 
 def unverified_tls() -> ssl.SSLContext:
-    """Return a TLS context that does not authenticate the server, for pages of which only the date is used."""
+    """Return a TLS context that does not authenticate the server, for pages from which only the date is used."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -29,7 +29,7 @@ _ENDED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE)
 """Errors that mean that a broker has rejected the client by closing the connection."""
 _DEFAULT, _UNKNOWN = 5, 0
 _HIDDEN: Final = "${hidden}"
-"""Stands for the value of a secret that is set. The checks treat it like a secret from a config provider."""
+"""The placeholder for the value of a secret that is set. The checks treat it like a secret from a config provider."""
 _TLS: Final = ("SSL", "SASL_SSL")
 
 

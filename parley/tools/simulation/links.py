@@ -21,7 +21,7 @@ class Weather:
     latency_max: float = 0.002
     stall_chance: float = 0.001
     stall_max: float = 0.2
-    """The maximum delay of a stalled segment, which stands for retransmissions."""
+    """The maximum delay of a stalled segment, which simulates retransmissions."""
     cut_chance: float = 0.3
     """The probability that a write is cut into pieces that arrive one by one."""
 

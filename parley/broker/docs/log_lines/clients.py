@@ -70,7 +70,7 @@ _SECURITY: Final = Section(
             "Correct it. The broker reads it again without a restart.",
         ),
         Line(
-            "replaced certificates cannot be used: the old ones stay: ...",
+            "the new certificates cannot be used; the old ones stay in use: ...",
             "Files of certificates have changed and cannot be read.",
             "Correct the files. The broker reads them again without a restart.",
         ),

@@ -122,7 +122,7 @@ async def _order(lab: Lab) -> None:
 
 
 def _numbers(event: Event, last: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the number of each key in an event; 26 stands for its deletion."""
+    """Return the number of each key in an event; 26 means that the key was deleted."""
     match event:
         case Changed(entry):
             return [(entry.key, int(entry.value))]

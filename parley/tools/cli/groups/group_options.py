@@ -73,7 +73,8 @@ class ResetOptions(GroupOptions):
         option: str,
         work: Callable[[Client, Plan], Awaitable[Sequence[Result]]],
     ) -> None:
-        """Plan a reset, let ``work`` carry it out, and print the results. ``option`` is the one that names topics.
+        """Plan a reset, let ``work`` carry it out, and print the results. ``option`` is the name of the option for
+        topics.
 
         Raises ``CommandError`` for options that cannot be combined.
         """
