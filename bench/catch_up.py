@@ -2,7 +2,7 @@
 
 The broker and the page cache of its files get ``--memory`` megabytes. The log that it has written is five times as
 large. A client that reads it from the beginning must get it from the disk. Meanwhile another client writes one record
-per request, 500 times per second, to another topic, and reads the records from there. The latency of these records is
+per request, 500 times per second, to another topic, and reads the records back. The latency of these records is
 measured without and with the reader of the log. Apache Kafka has a heap of 256 MB here, so that some memory is left for
 the page cache.
 """

@@ -206,7 +206,7 @@ async def until_stable(members: Sequence[Member], partitions: int) -> None:
 
 @asynccontextmanager
 async def connected(bootstrap: str, number: int) -> AsyncIterator[list[Client]]:
-    """Connect this many clients."""
+    """Connect ``number`` clients, and close them at the end of the context."""
     clients = [Client(bootstrap) for _ in range(number)]
     async with AsyncExitStack() as stack:
         for first in range(0, number, AT_ONCE):

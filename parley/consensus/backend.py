@@ -233,7 +233,7 @@ class Capabilities:
     """The limits and guarantees of a store, as numbers. The conformance kit tests each of them."""
 
     name: str
-    """The store's name in messages."""
+    """The store's name in error messages and reports."""
     key_bytes_max: int
     """The maximum size of a key, in bytes, like all sizes here."""
     value_bytes_max: int

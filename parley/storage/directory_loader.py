@@ -222,7 +222,7 @@ class DirectoryLoader:
         elif found != partition:
             raise MisplacedLog(
                 f"{path} contains the log of partition {found}, according to its {PARTITION_FILE}: folders were "
-                f"exchanged or renamed. Rename the folder so that it ends in -{found}. If only the file is damaged, "
+                f"swapped or renamed. Rename the folder so that it ends in -{found}. If only the file is damaged, "
                 "remove the file"
             )
 

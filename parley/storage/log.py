@@ -120,7 +120,7 @@ class Log(ReadableLog):
         return log
 
     def identify(self, topic_id: UUID) -> None:
-        """Set the id of the topic, which was unknown so far, in memory and in the directory. Blocks. Raises
+        """Set the id of the topic, which was unknown until now, in memory and in the directory. Blocks. Raises
         ``OSError``."""
         with self._lock:
             if self.is_written:

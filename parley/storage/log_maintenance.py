@@ -312,8 +312,8 @@ class LogMaintenance:
         await self._power_cuts[directory].write()
 
     def forget_power_cut(self, directory: LogDirectory) -> None:
-        """Start a task that records that no log lacks records because of a power cut any more. If the disk fails, the
-        directory goes offline."""
+        """Start a task that empties the directory's list of logs that may lack records because of a power cut. If the
+        disk fails, the directory goes offline."""
         self._start(self._forget_power_cut(directory), f"forgetting a power cut of {directory}")
 
     async def _forget_power_cut(self, directory: LogDirectory) -> None:

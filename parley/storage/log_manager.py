@@ -76,9 +76,9 @@ class LogManager:
         ``highest_leader_epoch`` is the highest leader epoch of all partitions (``LastKnown``). Each flush of a log runs
         in a context manager that ``measured_flush`` returns, in any thread.
 
-        Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
-        ``on_all_offline`` after the last one. If ``open`` takes long, it repeatedly calls ``on_opening`` with the
-        number of open logs and the number of all logs. Work that waits for a disk runs in ``executor``; ``close``
+        Calls ``on_offline`` for each directory that fails, with its logs, which must no longer be used, and
+        ``on_all_offline`` after the last one. If ``open`` takes a long time, it repeatedly calls ``on_opening`` with
+        the number of open logs and the number of all logs. Work that waits for a disk runs in ``executor``; ``close``
         closes the logs in ``closing``. Both default to the loop's executor. Raises ``ValueError`` if ``directories``
         contains a directory twice.
         """
@@ -138,9 +138,9 @@ class LogManager:
     async def open(self, cluster_id: str, broker_id: int) -> None:
         """Lock the directories and open every log in them.
 
-        After a crash, recovers the logs, which may take long, and logs the progress. Raises ``NoLogDirectory``, the
-        errors of ``LogDirectory.open`` that must stop the broker, and ``OSError`` if the process has run out of file
-        descriptors or memory. After a failure, everything is closed again.
+        After a crash, recovers the logs, which may take a long time, and logs the progress. Raises ``NoLogDirectory``,
+        the errors of ``LogDirectory.open`` that must stop the broker, and ``OSError`` if the process has run out of
+        file descriptors or memory. After a failure, everything is closed again.
         """
         self.failures.watch()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))

@@ -148,7 +148,8 @@ class Boundaries:
 
 
 class View(NamedTuple):
-    """The segments of a log, unchanged between two changes to the list, and the boundaries remembered in them."""
+    """One version of the list of a log's segments, and the boundaries remembered in them. A change to the list needs a
+    new view."""
 
     segments: tuple[Segment, ...]
     bases: list[int]

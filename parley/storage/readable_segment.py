@@ -220,8 +220,8 @@ class ReadableSegment:
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The time with which retention compares: the largest record timestamp; if there is none, the file's
-        modification time; for an empty segment, its creation time."""
+        """The time by which retention judges the segment's age: the largest record timestamp; if there is none, the
+        file's modification time; for an empty segment, its creation time."""
         if not self.size:
             return self.created_ms
         timestamp = self.largest.timestamp

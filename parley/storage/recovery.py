@@ -75,7 +75,7 @@ class LastKnown:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The state of a log beside its segments. Recovery updates it to the log end."""
+    """The state of a log apart from its segments. Recovery updates it to the log end."""
 
     producers: ProducerState
     epochs: LeaderEpochCache
@@ -534,7 +534,7 @@ class _Loader:
         return max(start, first), missing
 
     def limit_state(self, log_start: int) -> None:
-        """Remove what the state contains of offsets outside the log."""
+        """Remove everything about offsets outside the log from the state."""
         self._epochs.truncate_from_end(self.log_end)
         self._appended_epochs.truncate_from_end(self.log_end)
         self._epochs.truncate_from_start(log_start)

@@ -191,7 +191,7 @@ class Segment(ReadableSegment):
 
     @property
     def paths(self) -> list[Path]:
-        """The paths of the existing files."""
+        """The paths of the segment's files that exist."""
         return [path for path in map(self.path_of, SUFFIXES) if path.is_file()]
 
     # --- Appending ---
@@ -391,7 +391,7 @@ class Segment(ReadableSegment):
             sync_digest(self.path_of(DIGEST_SUFFIX))
 
     def rename(self, suffix: str) -> None:
-        """Rename the files to have another second suffix ("" for none). Raises ``OSError``."""
+        """Change the second suffix of the files ("" for none). Raises ``OSError``."""
         self._move(self._directory, suffix)
 
     def moved(self, directory: Path) -> None:

@@ -88,7 +88,7 @@ def etcd_arguments(lock: Lock) -> list[str]:
 
 
 def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any]:
-    """Return settings of Consul that enable HTTPS, and ACLs that deny whatever no token allows.
+    """Return settings of Consul that enable HTTPS, and ACLs that deny everything that no token allows.
 
     ``names_management_token`` is this release's name for the token that may do everything.
     """

@@ -56,7 +56,7 @@ _ops = st.lists(st.tuples(_leaves, st.none() | _values, st.none() | _numbers), m
 
 
 class Agreement(RuleBasedStateMachine):
-    """Two clients with sequential calls. A subclass sets the harness."""
+    """Makes calls with two clients, one call at a time. A subclass sets the harness."""
 
     harness: Harness
 

@@ -105,7 +105,7 @@ async def write_pairs(client: Backend, say: Say, times: int, name: str) -> None:
 
 @_role
 async def write_ascending(client: Backend, say: Say, keys: int, times: int, name: str) -> None:
-    """Put ascending numbers to keys of this peer; delete every fourth key at the end."""
+    """Write ascending numbers to keys of this peer, and delete every fourth key at the end."""
     say(["ready"])
     await _go(client)
     for n in range(1, times + 1):

@@ -93,7 +93,7 @@ class Client:
 
     @property
     def endpoint(self) -> str:
-        """The agent in use."""
+        """The HTTP address of the agent in use."""
         return self._address.endpoints[self._at % len(self._address.endpoints)]
 
     async def open(self) -> None:

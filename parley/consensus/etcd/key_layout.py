@@ -15,8 +15,8 @@ class KeyLayout:
         self.identity = f"{prefix}/identity".encode("ascii")
         self._data = f"{prefix}/data/".encode("ascii")
         self.probe = self._data + b"\0"
-        """A key that never exists, because no key of Parley's contains a zero byte. A client that may delete it may
-        also write."""
+        """A key that never exists, because no Parley key contains a zero byte. A client that may delete it may also
+        write."""
 
     def key(self, key: str) -> bytes:
         """Return the etcd key of a store key."""

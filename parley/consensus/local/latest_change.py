@@ -19,7 +19,8 @@ class LatestChange:
     """The file, open for reading and writing. All processes that use the store write to it."""
 
     def __init__(self, directory: Path, identity: str) -> None:
-        """``identity`` is the identity of the store. Raises OSError."""
+        """``identity`` is the identity of the store: a number that another store has written is ignored. Raises
+        OSError."""
         self._identity = identity
         self._file = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 

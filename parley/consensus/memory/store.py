@@ -160,7 +160,7 @@ class MemoryStore:
         self._arm()
 
     def detach(self, client: StoreClient) -> None:
-        """Detach a client, which is not notified any more."""
+        """Detach a client. It is no longer notified."""
         self._clients.pop(client, None)
         if not self._clients and self._timer:
             self._timer.cancel()

@@ -29,15 +29,15 @@ RECORD_KEY = f"{RECORD_FOLDER}state"
 DRIVER_KEY = f"{RECORD_FOLDER}driver"
 READY_FOLDER = f"{RECORD_FOLDER}ready/"
 SET_BACK_KEY = f"{RECORD_FOLDER}set-back"
-"""Exists from the moment when the store is set back to an older state, by a restore or because it has lost its latest
-writes, until the user of the store has dealt with that. The value describes what happened."""
+"""A key that exists while a set-back of the store has not been dealt with: a restore, or the loss of its latest writes,
+has set the store back to an older state. The value describes what happened."""
 MOVED_HERE = "moved here"
 """The note of a completed move, in the record of the new store. In records older than ``StoreRecord.came_by``, this
 note shows that the move was completed."""
 
 
 class StoreState(Enum):
-    """The state of a store. The values are stored."""
+    """The state of a store. The values are part of the stored record."""
 
     IN_CHARGE = "in charge"
     """The cluster's state is in this store, and brokers write it here."""

@@ -142,7 +142,7 @@ def login_of(properties: Mapping[str, str]) -> Login:
 
 
 def _tokens(module: LoginModule, properties: Mapping[str, str]) -> FreshTokens:
-    from parley.protocol.security.tokens import FreshTokens  # imported here, because it takes long
+    from parley.protocol.security.tokens import FreshTokens  # imported here, because it is slow to import
 
     handler = properties.get("sasl.login.callback.handler.class", _UNSECURED_HANDLER).rpartition(".")[2]
     window = float(properties.get("sasl.login.refresh.window.factor", "0.8"))

@@ -178,8 +178,8 @@ class CompactionProgress:
 
 @dataclass(slots=True)
 class CleanerCounts:
-    """The work of the cleaner since it started. Bytes and records are the sums of ``CompactionStats``, so reads count
-    only in the copy pass."""
+    """The work of the cleaner since it started. Bytes and records are the sums of ``CompactionStats``, so they include
+    only the reads of the copy pass."""
 
     runs: int = 0
     failures: int = 0

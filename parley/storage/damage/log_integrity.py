@@ -150,7 +150,7 @@ class LogIntegrity:
     def locate(self, segments: Sequence[Segment], damaged: DamagedRange) -> tuple[Segment, DamagedBytes] | None:
         """Return the segment and the bytes of a damaged range; None if its batches are in no file.
 
-        Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if the range is not damaged any more.
+        Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if the range is no longer damaged.
         """
         for segment in segments:
             for found in segment.damage:

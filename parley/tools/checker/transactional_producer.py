@@ -35,7 +35,7 @@ Send = Callable[[Producer, str, int, int], None]
 
 
 class TransactionalProducer:
-    """A transactional id and the successive instances that use it. Call ``run`` in a separate thread."""
+    """The producer of one transactional id, and its successive instances. Call ``run`` in a separate thread."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class Fenced(Exception):
 
 
 class TransactionalProducer:
-    """A transactional id. Starts one instance after another until it is stopped."""
+    """The producer of one transactional id. Starts one instance after another until it is stopped."""
 
     def __init__(
         self,

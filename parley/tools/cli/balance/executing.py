@@ -166,7 +166,8 @@ async def _unthrottle(client: Client) -> bool:
 async def _set_here(
     client: Client, kind: int, names: list[str], keys: tuple[str, ...], node: int | None
 ) -> dict[str, dict[str, str | None]]:
-    """Return the keys that are set for the topics or brokers themselves, with None as the value to remove them."""
+    """Return the ``keys`` that are set on each topic or broker itself, each with None: the value that removes the
+    setting."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(

@@ -70,7 +70,8 @@ class Sender:
             self.producer.poll(0)
 
     def finish(self) -> None:
-        """Wait until every record is acknowledged or has failed. Warns of a known reason if this takes long."""
+        """Wait until every record is acknowledged or has failed. If this takes a long time, warns of the reason, if it
+        is known."""
         done = -1
         while self.producer.flush(_PATIENCE_S):
             before, done = done, self.acknowledged + self.failed
