@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import Final
+
 from parley.broker.controller.metadata_publisher import MetadataProgress, MetadataPublisher
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.terms import Term
-from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.network.dispatch import Handler, MaybeResponse, RequestContext
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+from parley.protocol.sentinels import NO_EPOCH
+
+CROSSES_TERMS: Final = 2
+"""The first version whose senders apply the changes between the last image of a term and the first of the next."""
 
 
 class FetchMetadataApi:
@@ -29,7 +36,7 @@ class FetchMetadataApi:
 
     def fetch_metadata(
         self, context: RequestContext, request: FetchMetadataRequest
-    ) -> FetchMetadataResponse | Delayed[FetchMetadataResponse]:
+    ) -> MaybeResponse | Awaitable[MaybeResponse]:
         """Record that the sender is alive, and respond when there are changes or the maximum wait has expired."""
         publisher = self.publisher
         if not publisher.is_open:
@@ -48,20 +55,33 @@ class FetchMetadataApi:
                 request.broker_id,
                 MetadataProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
             )
-        wait = _Wait(self, request)
+        publisher.keep_deltas()
+        wait = _Wait(self, request, crosses_terms=context.api_version >= CROSSES_TERMS)
         if publisher.has_update_since(request.controller_epoch, request.version):
-            return wait.response()
+            return self._with_whole(wait) if publisher.needs_whole(*wait.known) else wait.response()
         self._waiting.watch(wait, (publisher,), request.max_wait_ms / 1000)
         return wait
+
+    async def _with_whole(self, wait: _Wait) -> FetchMetadataResponse:
+        await self.publisher.encode_whole()
+        return wait.response()
 
 
 class _Wait(Delayed[FetchMetadataResponse]):
     """A request that waits for a change to the metadata."""
 
-    def __init__(self, api: FetchMetadataApi, request: FetchMetadataRequest) -> None:
+    def __init__(self, api: FetchMetadataApi, request: FetchMetadataRequest, *, crosses_terms: bool) -> None:
         super().__init__()
         self._api = api
         self._request = request
+        self._crosses_terms = crosses_terms
+
+    @property
+    def known(self) -> tuple[int, int]:
+        """The controller epoch and the version of the sender's image, as far as the sender accepts changes to it."""
+        epoch = self._request.controller_epoch
+        is_usable = self._crosses_terms or epoch == self._api.metadata.image.controller_epoch
+        return epoch if is_usable else NO_EPOCH, self._request.version
 
     def on_change(self, key: object, amount: int) -> bool:
         self.complete(self.response())
@@ -78,7 +98,7 @@ class _Wait(Delayed[FetchMetadataResponse]):
         image = self._api.metadata.image
         response = FetchMetadataResponse(controller_id=image.controller_id, controller_epoch=image.controller_epoch)
         if publisher.has_update_since(request.controller_epoch, request.version):
-            news = publisher.update_since(request.controller_epoch, request.version)
+            news = publisher.update_since(*self.known)
             response.is_snapshot = news.is_snapshot
             response.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
             response.earlier_terms = [_term(term) for term in news.earlier_terms]

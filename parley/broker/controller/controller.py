@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from parley.broker.controller.controller_state import ControllerEvent, ControllerState, next_state
 from parley.broker.controller.decision import Decide
 from parley.broker.controller.decision_batch import DecisionBatch, DecisionRequest, decide_batch, decided_together
-from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.metadata_publisher import MetadataPublisher, TermStart
 from parley.broker.controller.published_steps import in_steps
 from parley.broker.controller.stored_metadata import PREFIXES, TERMS, UnreadableMetadata, Writes, read_image, writes_for
 from parley.broker.logging.growing_interval import GrowingInterval
@@ -348,16 +348,17 @@ class Controller:
             stored = await self._load()
             image = _with_controller(stored, self._broker_id, leadership.epoch)
             await self._record_term(leadership)
-            before = self._metadata.image
-            changes, continues = image.changes_since(before), contains(self._terms, before.term)
+            before, changes = await self._changes_to(image)
+            continues = contains(self._terms, before.term)
             has_applied_any = before.controller_id != NO_TERM.controller_id  # else it is the image of a new process
             self.missing = before if has_applied_any and contradicts(self._terms, before.term) else None
         except BaseException:
             self._enter(ControllerEvent.LOADING_FAILED)
             raise
         self._enter(ControllerEvent.LOADED)
-        self._metadata.replace(image, Delta(leadership.epoch, image.version, changes, continues))
-        self._publisher.open(self._terms)
+        delta = Delta(leadership.epoch, image.version, changes, continues)
+        self._metadata.replace(image, delta)
+        self._publisher.open(self._terms, TermStart(before.term, delta))
         _log.info(
             "this broker is the controller now",
             extra={"broker": self._broker_id, "epoch": leadership.epoch, "topics": len(image.topics)},
@@ -368,7 +369,17 @@ class Controller:
         for prefix in PREFIXES:
             async for entry in self._store.entries(prefix):
                 stored[entry.key] = entry.value
-        return read_image(self._metadata.image.cluster_id, stored)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, read_image, self._metadata.image.cluster_id, stored)
+
+    async def _changes_to(self, image: MetadataImage) -> tuple[MetadataImage, tuple[Change, ...]]:
+        """Return this broker's current image and the changes that lead from it to ``image``."""
+        loop = asyncio.get_running_loop()
+        while True:
+            before = self._metadata.image
+            changes = await loop.run_in_executor(None, image.changes_since, before)
+            if self._metadata.image is before:
+                return before, changes
 
     async def _record_term(self, leadership: Leadership) -> None:
         """Record this term in the store before any broker sees metadata from it."""

@@ -1,8 +1,9 @@
 """The controller's responses to FetchMetadata from the other brokers: the latest deltas, or a whole image.
 
-Each delta of the controller's metadata is encoded once and kept until newer deltas displace it. A broker that is too
-far behind, or has the image of another controller's term, gets the whole image. Each fetch of a broker is also a sign
-of life, and states which version the broker has applied.
+Each delta of the controller's metadata is encoded once and kept until newer deltas displace it. The first one of a
+term leads from the image that this broker had before: most brokers have the same image, so an election costs them
+little. A broker that is too far behind gets a whole image, which a thread encodes and which is kept while the deltas
+after it are kept. Each fetch of a broker is also a sign of life, and states which version the broker has applied.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import changes_to_bytes
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.terms import Term
+from parley.broker.metadata.terms import Term, contains
 from parley.broker.runtime.purgatory import Purgatory
 from parley.light_dataclasses import dataclass
 
@@ -39,7 +40,16 @@ class MetadataUpdate:
     is_snapshot: bool
     steps: tuple[EncodedDelta, ...]
     earlier_terms: tuple[Term, ...] = ()
-    """With a whole image: the earlier controllers' terms that the store still listed when this term started."""
+    """The earlier controllers' terms that the store listed when this term started, if the broker's image is not of this
+    term."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermStart:
+    """The step from this broker's last image of an earlier term to the first image of its own term."""
+
+    before: Term
+    delta: Delta
 
 
 @dataclass(slots=True)
@@ -64,7 +74,10 @@ class MetadataPublisher:
         self._bytes = 0
         self._is_open = False
         self._earlier_terms: tuple[Term, ...] = ()
-        self._whole: tuple[MetadataImage, EncodedDelta] | None = None
+        self._start: tuple[Term, EncodedDelta] | None = None
+        self._whole: EncodedDelta | None = None
+        self._encoding = asyncio.Lock()
+        self._keeps_deltas = False
         self._applied = asyncio.Event()
 
     @property
@@ -72,13 +85,18 @@ class MetadataPublisher:
         """True during this broker's term as controller."""
         return self._is_open
 
-    def open(self, earlier_terms: tuple[Term, ...]) -> None:
+    def open(self, earlier_terms: tuple[Term, ...], start: TermStart | None = None) -> None:
         """Start a term with this controller's image, which no broker has fetched yet.
 
-        ``earlier_terms`` are the terms that the store listed when this term started.
+        ``earlier_terms`` are the terms that the store listed when this term started. Without ``start``, or if the store
+        does not remember the image before this term, every broker gets a whole image.
         """
         self._forget()
         self._earlier_terms = earlier_terms
+        if start is not None and contains(earlier_terms, start.before):
+            changes = changes_to_bytes(start.delta.changes)
+            self._start = (start.before, EncodedDelta(start.delta.version, changes))
+            self._keeps_deltas = True
         self._is_open = True
 
     def close(self) -> None:
@@ -90,7 +108,8 @@ class MetadataPublisher:
     def _forget(self) -> None:
         self._steps.clear()
         self._bytes = 0
-        self._whole = None
+        self._start = self._whole = None
+        self._keeps_deltas = False
         self.followers.clear()
         self._applied.set()
 
@@ -98,9 +117,12 @@ class MetadataPublisher:
         """Keep a change for the other brokers while this broker is the controller (a subscriber of the metadata)."""
         if not self._is_open:
             return
-        self._whole = None
-        if self.followers:  # otherwise the first fetch of a broker gets the whole image
+        if self._keeps_deltas:
             self._keep(delta)
+        if self._start is not None and not self._is_kept_since(self._start[1].version):
+            self._start = None
+        if self._whole is not None and not self._is_kept_since(self._whole.version):
+            self._whole = None
         self._applied.set()  # a broker that has not applied it may be fenced now
         self._waiting.notify(self)  # even without followers: a broker that is not registered yet may wait
 
@@ -109,6 +131,14 @@ class MetadataPublisher:
         self._bytes += len(self._steps[-1].changes)
         while self._steps and (len(self._steps) > DELTAS_KEPT or self._bytes > BYTES_KEPT):
             self._bytes -= len(self._steps.popleft().changes)
+
+    def _is_kept_since(self, version: int) -> bool:
+        """Return True if the kept deltas lead from this version of this term to the newest image."""
+        return 0 <= self._metadata.image.version - version <= len(self._steps)
+
+    def keep_deltas(self) -> None:
+        """Keep the deltas from now on, because a broker fetches them."""
+        self._keeps_deltas = True
 
     def note_fetch(self, broker_id: int, progress: MetadataProgress) -> None:
         """Record the latest fetch of a broker."""
@@ -120,16 +150,40 @@ class MetadataPublisher:
         image = self._metadata.image
         return (controller_epoch, version) != (image.controller_epoch, image.version)
 
+    def needs_whole(self, controller_epoch: int, version: int) -> bool:
+        """Return True if a broker with this image needs a whole one. Call ``encode_whole`` before ``update_since``."""
+        return not self._is_of_start(controller_epoch, version) and not self._is_kept(controller_epoch, version)
+
+    def _is_kept(self, controller_epoch: int, version: int) -> bool:
+        return controller_epoch == self._metadata.image.controller_epoch and self._is_kept_since(version)
+
+    def _is_of_start(self, controller_epoch: int, version: int) -> bool:
+        if self._start is None:
+            return False
+        before = self._start[0]
+        return (controller_epoch, version) == (before.epoch, before.version)
+
+    async def encode_whole(self) -> None:
+        """Encode the newest image in a thread, unless an encoded image and all deltas after it are kept."""
+        async with self._encoding:
+            if self._whole is not None or not self._is_open:
+                return
+            image = self._metadata.image
+            encoded = await asyncio.get_running_loop().run_in_executor(None, _encode_whole, image)
+            if self._is_open and self._is_kept(image.controller_epoch, image.version):
+                self._whole = encoded
+
     def update_since(self, controller_epoch: int, version: int) -> MetadataUpdate:
-        """Return the update that leads from this image to the newest one."""
-        image = self._metadata.image
-        behind = image.version - version
-        if controller_epoch == image.controller_epoch and 0 <= behind <= len(self._steps):
+        """Return the update that leads from this image to the newest one, or to a recent one. It is empty if the
+        broker needs a whole image and ``encode_whole`` has not been called. The broker then fetches again."""
+        if self._is_kept(controller_epoch, version):
+            behind = self._metadata.image.version - version
             return MetadataUpdate(False, tuple(self._steps)[len(self._steps) - behind :])
-        if self._whole is None or self._whole[0] is not image:
-            whole = image.changes_since(MetadataImage(image.cluster_id))
-            self._whole = (image, EncodedDelta(image.version, changes_to_bytes(whole)))
-        return MetadataUpdate(True, (self._whole[1],), self._earlier_terms)
+        if self._start is not None and self._is_of_start(controller_epoch, version):
+            return MetadataUpdate(False, (self._start[1], *self._steps), self._earlier_terms)
+        if self._whole is None:
+            return MetadataUpdate(False, ())
+        return MetadataUpdate(True, (self._whole,), self._earlier_terms)
 
     async def until_applied(self, timeout_s: float) -> bool:
         """Wait until every live broker has applied the image that is currently the newest. Returns False on timeout.
@@ -151,3 +205,8 @@ class MetadataPublisher:
         if broker is None or broker.fenced or broker.epoch != progress.broker_epoch:
             return False
         return (progress.controller_epoch, progress.version) < (image.controller_epoch, image.version)
+
+
+def _encode_whole(image: MetadataImage) -> EncodedDelta:
+    changes = image.changes_since(MetadataImage(image.cluster_id))
+    return EncodedDelta(image.version, changes_to_bytes(changes))

@@ -1,9 +1,10 @@
 """Pulls metadata changes from the controller and applies them on this broker.
 
 The controller holds each FetchMetadata request open until there is a change, so a change arrives within a network round
-trip. Each request also shows that this broker is alive. Changes are applied strictly in order. After a gap, or if the
-broker's image is from another controller's term, the response contains a whole image. A broker rejects an image of an
-earlier term than the one it knows: the image comes from a controller that does not know that it has been replaced.
+trip. Each request also shows that this broker is alive. Changes are applied strictly in order. A new controller's first
+changes lead from the last image of the earlier term to its own first image, if it had applied the same last image.
+After a gap, or with any other image of an earlier term, the response contains a whole image. A broker rejects an image
+of an earlier term than the one it knows: it comes from a controller that does not know that it has been replaced.
 
 The death of a broker changes thousands of partitions, in many deltas. Each delta is applied in a separate turn of the
 event loop.
@@ -79,11 +80,19 @@ async def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
         delta = _delta(epoch, step)
         if response.is_snapshot:
             _replace(metadata, delta, earlier)
-        elif (epoch, response.controller_id, delta.version) == image.term._replace(version=image.version + 1):
+        elif _follows(Term(epoch, response.controller_id, delta.version), image.term, earlier):
             metadata.apply(delta)
         else:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Version {delta.version} does not follow {image.version}.")
         image = metadata.image
+
+
+def _follows(after: Term, before: Term, earlier_terms: Sequence[Term]) -> bool:
+    """Return True if a delta to ``after`` may be applied to ``before``: it is the next version of the same term, or
+    starts a later term that continues the history of ``before``."""
+    if after.epoch > before.epoch:
+        return contains(earlier_terms, before)
+    return after == before._replace(version=before.version + 1)
 
 
 def _delta(epoch: int, step: FetchMetadataResponse.Step) -> Delta:

@@ -13,11 +13,12 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 from parley.protocol.uuids import UUID
 
 
-class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
+class FetchMetadataRequest(Request, key=1000, versions="0-2", flexible="0+"):
     """Fetch the changes since the sender's image. The controller waits until there is a change.
 
     Versions:
         1: a broker that is not the controller returns how long it has not heard from the controller.
+        2: the sender applies changes to its image even if the image is of an earlier term.
     """
 
     broker_id: i32
@@ -27,14 +28,15 @@ class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
     max_wait_ms: i32
 
 
-class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
-    """The changes in order, or a whole image if the sender's image is too old or of another controller epoch.
+class FetchMetadataResponse(Response, key=1000, versions="0-2", flexible="0+"):
+    """The changes in order, or a whole image if the sender's image is too old or unknown to the controller.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER, a
     broker returns the controller that it follows.
 
     Versions:
         1: silent_ms, with NOT_CONTROLLER.
+        2: the first step may lead from the last image of an earlier term to the first image of this one.
     """
 
     class Step(Struct):
@@ -58,7 +60,7 @@ class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
     is_snapshot: bool = field("0+", default=False)  # the only step contains a whole image, not changes to the sender's
     steps: list[Step] = field("0+", default=[])
     silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since the broker last heard from the controller
-    # with a whole image: the earlier terms that the store has kept
+    # if the sender's image is not of this term: the earlier terms that the store has kept
     earlier_terms: list[Term] = field("0+", tag=0, tagged="0+", default=[], ignorable=True)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import pytest
 
-from parley.broker.api.fetch_metadata import FetchMetadataApi
-from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.api.fetch_metadata import CROSSES_TERMS, FetchMetadataApi
+from parley.broker.controller.metadata_publisher import MetadataPublisher, TermStart
 from parley.broker.membership.controller_silence import ControllerSilence
-from parley.broker.metadata.changes import BrokerRegistered, Delta
+from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.runtime.purgatory import Delayed, Purgatory
@@ -35,17 +37,18 @@ async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epo
     api = controller_api()
     publisher = api.publisher
 
-    def ask(broker_id: int, epoch: int) -> ErrorCode:
+    async def ask(broker_id: int, epoch: int) -> ErrorCode:
         request = FetchMetadataRequest(broker_id=broker_id, broker_epoch=epoch, max_wait_ms=0)
         answer = api.fetch_metadata(context(0), request)
-        assert isinstance(answer, FetchMetadataResponse)
-        return ErrorCode(answer.error_code)
+        response = await answer if isinstance(answer, Awaitable) else answer
+        assert isinstance(response, FetchMetadataResponse)
+        return ErrorCode(response.error_code)
 
-    assert ask(2, epoch_of(2)) == ErrorCode.NONE
+    assert await ask(2, epoch_of(2)) == ErrorCode.NONE
     heard = dict(publisher.followers)
     assert [(who, hearer.broker_epoch) for who, hearer in heard.items()] == [(2, epoch_of(2))]
     is_past = broker_id == 2 and 0 <= epoch < epoch_of(2)
-    assert ask(broker_id, epoch) == (ErrorCode.STALE_BROKER_EPOCH if is_past else ErrorCode.NONE)
+    assert await ask(broker_id, epoch) == (ErrorCode.STALE_BROKER_EPOCH if is_past else ErrorCode.NONE)
     assert publisher.followers == heard
 
 
@@ -65,4 +68,25 @@ async def test_a_broker_that_waits_for_its_registration_learns_of_it_immediately
     api.metadata.apply(Delta(image.controller_epoch, image.version + 1, (registered,)))
     assert waiting.done()
     response = waiting.result()
-    assert (response.is_snapshot, len(response.steps)) == (True, 1)
+    assert (response.is_snapshot, len(response.steps)) == (False, 1)
+
+
+async def test_a_sender_of_an_earlier_version_gets_a_whole_image_in_a_new_term() -> None:
+    metadata, waiting = Metadata(image_with()), Purgatory()
+    publisher = MetadataPublisher(metadata, waiting)
+    before = metadata.image.term
+    start = Delta(before.epoch + 1, 0, (ControllerElected(1, before.epoch + 1),))
+    metadata.apply(start)
+    publisher.open((before,), TermStart(before, start))
+    api = FetchMetadataApi(metadata, publisher, waiting, ControllerSilence(lambda: 0.0))
+    request = FetchMetadataRequest(
+        broker_id=2, broker_epoch=epoch_of(2), controller_epoch=before.epoch, version=before.version, max_wait_ms=0
+    )
+    now = api.fetch_metadata(context(CROSSES_TERMS), request)
+    assert isinstance(now, FetchMetadataResponse)
+    assert not now.is_snapshot
+    earlier = api.fetch_metadata(context(CROSSES_TERMS - 1), request)
+    assert isinstance(earlier, Awaitable)
+    response = await earlier
+    assert isinstance(response, FetchMetadataResponse)
+    assert response.is_snapshot

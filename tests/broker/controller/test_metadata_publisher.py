@@ -8,10 +8,17 @@ from dataclasses import replace
 import pytest
 
 from parley.broker.controller import metadata_publisher as publisher_module
-from parley.broker.controller.metadata_publisher import MetadataProgress, MetadataPublisher
+from parley.broker.controller.metadata_publisher import MetadataProgress, MetadataPublisher, MetadataUpdate, TermStart
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata import terms
-from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    Change,
+    ControllerElected,
+    Delta,
+    TopicCreated,
+    TopicDeleted,
+)
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import changes_to_bytes
 from parley.broker.metadata.image import MetadataImage
@@ -49,10 +56,16 @@ class Term:
             image = self.ours.image
             self.ours.apply(Delta(EPOCH, image.version + 1, (TopicCreated(topic(number)),)))
 
+    def update_since(self, controller_epoch: int, version: int) -> MetadataUpdate:
+        if self.publisher.needs_whole(controller_epoch, version):
+            run(self.publisher.encode_whole())
+        return self.publisher.update_since(controller_epoch, version)
+
     def answer(self) -> FetchMetadataResponse:
         image = self.theirs.image
+        self.publisher.keep_deltas()
         self.publisher.note_fetch(2, MetadataProgress(1, 0, image.controller_epoch, image.version))
-        news = self.publisher.update_since(image.controller_epoch, image.version)
+        news = self.update_since(image.controller_epoch, image.version)
         return FetchMetadataResponse(
             controller_id=self.ours.image.controller_id,
             controller_epoch=self.ours.image.controller_epoch,
@@ -128,9 +141,9 @@ def test_a_broker_ahead_of_the_controller_gets_the_whole_image() -> None:
     term = Term()
     term.create(1)
     version = term.ours.image.version
-    assert term.publisher.update_since(EPOCH, version).steps == ()
-    assert term.publisher.update_since(EPOCH, version + 1).is_snapshot
-    assert term.publisher.update_since(EPOCH - 1, version).is_snapshot
+    assert term.update_since(EPOCH, version).steps == ()
+    assert term.update_since(EPOCH, version + 1).is_snapshot
+    assert term.update_since(EPOCH - 1, version).is_snapshot
 
 
 def test_nothing_is_encoded_until_a_broker_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +157,37 @@ def test_nothing_is_encoded_until_a_broker_fetches(monkeypatch: pytest.MonkeyPat
 def test_a_whole_image_is_encoded_once_for_all_brokers() -> None:
     term = Term()
     term.create(1)
-    first, second = (term.publisher.update_since(0, 0).steps[0] for _ in range(2))
+    first, second = (term.update_since(0, 0).steps[0] for _ in range(2))
     assert first is second
+
+
+def test_deltas_follow_a_whole_image_that_another_broker_has_caused() -> None:
+    term = Term()
+    term.create(1)
+    term.update_since(0, 0)
     term.create(2)
-    assert term.publisher.update_since(0, 0).steps[0].version == term.ours.image.version
+    run(follower.apply(term.theirs, term.answer()))
+    assert not term.pull().is_snapshot
+
+
+def test_a_whole_image_is_encoded_again_when_the_deltas_after_it_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "DELTAS_KEPT", 1)
+    term = Term()
+    term.publisher.keep_deltas()
+    assert term.update_since(0, 0).steps[0].version == 0
+    term.create(1, 2)
+    assert term.update_since(0, 0).steps[0].version == 2
+
+
+async def test_an_image_of_a_term_that_ended_while_it_was_encoded_is_not_sent() -> None:
+    term = Term()
+    encoding = asyncio.ensure_future(term.publisher.encode_whole())
+    await asyncio.sleep(0)
+    term.publisher.close()
+    term.publisher.open(())
+    term.ours.apply(Delta(EPOCH + 1, 0, (ControllerElected(2, EPOCH + 1),)))
+    await encoding
+    assert term.publisher.update_since(0, 0).steps == ()
 
 
 def test_subscribers_get_the_changes_that_a_whole_image_brings() -> None:
@@ -194,6 +234,59 @@ def test_a_whole_image_of_another_term_continues_only_the_history_that_the_store
     term.ours.apply(Delta(EPOCH + 2, 1, (TopicCreated(topic(3)),)))
     assert not term.pull().is_snapshot
     assert [delta.continues_history for delta in told] == [continues, True]
+
+
+def next_term(term: Term, *changes: Change, remembers: bool = True) -> None:
+    """Elect the same broker again. Its first image of the new term differs from its last one by ``changes``."""
+    before = term.ours.image.term
+    start = Delta(EPOCH + 1, 0, (ControllerElected(1, EPOCH + 1), *changes))
+    term.ours.apply(start)
+    term.publisher.open((before,) if remembers else (), TermStart(before, start))
+
+
+def test_a_new_term_starts_with_changes_to_the_image_before_it() -> None:
+    term = Term()
+    term.create(1)
+    term.pull()
+    next_term(term, TopicCreated(topic(2)))
+    term.create(3)
+    answer = term.pull()
+    assert (answer.is_snapshot, [step.version for step in answer.steps]) == (False, [0, 1])
+
+
+def test_a_new_term_starts_with_a_whole_image_for_brokers_that_lag_behind() -> None:
+    term = Term()
+    term.pull()
+    term.create(1)
+    next_term(term)
+    assert term.pull().is_snapshot
+
+
+def test_a_new_term_starts_with_a_whole_image_if_the_store_does_not_remember_the_one_before_it() -> None:
+    term = Term()
+    term.pull()
+    next_term(term, remembers=False)
+    assert term.pull().is_snapshot
+
+
+def test_a_broker_refuses_changes_to_an_image_that_the_store_does_not_remember() -> None:
+    term = Term()
+    term.pull()
+    next_term(term)
+    answer = term.answer()
+    answer.earlier_terms = []
+    with pytest.raises(KafkaError) as refused:
+        run(follower.apply(term.theirs, answer))
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_the_start_of_a_term_is_kept_as_long_as_the_deltas_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "DELTAS_KEPT", 1)
+    term = Term()
+    term.pull()
+    next_term(term)
+    term.create(1, 2)
+    assert term.pull().is_snapshot
 
 
 def test_a_whole_image_of_the_same_term_continues_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
