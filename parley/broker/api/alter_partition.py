@@ -6,6 +6,8 @@ controller. The controller decides on queued requests one after another and comm
 
 from __future__ import annotations
 
+from typing import Final
+
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.isr_changes import IsrChange, IsrChangeOutcome, alter_partitions
@@ -26,6 +28,9 @@ _BEFORE_TOPIC_IDS = {
     ErrorCode.NEW_LEADER_ELECTED: ErrorCode.FENCED_LEADER_EPOCH,
 }
 """Error -> the error that takes its place in versions before 2, whose clients do not know it (KIP-841)."""
+
+MANY_PARTITIONS: Final = 100
+"""A thread decides on at least this many partitions: each takes 20 microseconds, and the event loop must not wait."""
 
 
 class AlterPartitionApi:
@@ -50,7 +55,8 @@ class AlterPartitionApi:
         ]
         try:
             outcomes = await self._controller.submit(
-                lambda image: alter_partitions(image, request.broker_id, request.broker_epoch, wanted, self._rules)
+                lambda image: alter_partitions(image, request.broker_id, request.broker_epoch, wanted, self._rules),
+                is_slow=len(wanted) >= MANY_PARTITIONS,
             )
         except KafkaError as error:
             return AlterPartitionResponse(error_code=error.code, topics=[])

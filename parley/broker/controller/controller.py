@@ -168,7 +168,7 @@ class Controller:
         """Carry out a decision. Return its result once its changes are durable and applied on this broker.
 
         The controller's own duties pass ``waits_for_store``. All other callers wait at most ``STORE_PATIENCE_S`` for
-        room in the queue and for a store that does not respond. Pass ``is_slow`` for a decision that looks at all
+        room in the queue and for a store that does not respond. Pass ``is_slow`` for a decision that looks at many
         partitions. It runs in a thread, so it must be a pure function.
 
         Raises NOT_CONTROLLER if this broker is not the controller or stops being the controller, and REQUEST_TIMED_OUT

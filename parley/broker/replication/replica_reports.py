@@ -31,7 +31,7 @@ from parley.storage.log_manager import LogManager
 
 PAGE_LOGS = 1000
 """The maximum number of logs in one response about requested replicas (KIP-966)."""
-PAGE_OF_ALL_LOGS = 5000
+PAGE_OF_ALL_LOGS = 2000
 """The maximum number of logs in one response about all logs. It is larger, because each page sorts all of them."""
 
 _Info = GetReplicaLogInfoResponse.PartitionLogInfo
