@@ -50,9 +50,10 @@ EXAMINED_IN_A_STEP: Final = 1_000
 """The number of ACLs compared with a filter before the event loop serves other clients. The comparisons take one or two
 milliseconds."""
 SELECTED_MAX: Final = 3 * CHANGES_MAX
-"""The maximum number of ACLs in the response to a DeleteAcls. An ACL that several filters select counts for each."""
+"""The maximum number of ACLs in the response to a DeleteAcls. An ACL that several filters select counts once for each
+of them."""
 PATTERN_TYPES_SINCE = 1
-"""The first version with pattern types. In version 0 all patterns are literal."""
+"""The first version of the ACL APIs that has pattern types. In version 0 all patterns are literal."""
 
 
 class AclsApi:

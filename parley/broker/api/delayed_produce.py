@@ -27,7 +27,7 @@ class DelayedProduce(Delayed[ProduceResponse]):
         self._name_leaders = name_leaders
 
     def check_all(self) -> None:
-        """Check every partition, because its replicas may have caught up before the purgatory watched it."""
+        """Check every partition, because its replicas may have caught up before the purgatory began to watch it."""
         for partition in tuple(self._waiting):
             self.on_change(partition, 0)
 

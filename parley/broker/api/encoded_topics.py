@@ -23,7 +23,7 @@ ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
 """The maximum memory for encoded topics, in bytes. They are kept for each listener and each version that clients
 use."""
 ENTRY_BYTES: Final = 300
-"""The approximate memory of an encoded topic in addition to its bytes."""
+"""The approximate memory that an encoded topic takes in addition to its bytes."""
 
 Encode = Callable[[int, ListenerView, TopicImage], bytes]
 """Encodes a topic for a version of the response."""
@@ -138,7 +138,7 @@ class EncodedTopics:
 
     @property
     def size(self) -> int:
-        """The memory of the encoded topics, in bytes."""
+        """The memory that the encoded topics take, in bytes."""
         return sum(shown.kept.size for shown in self._shown.values())
 
     def shown(self, image: MetadataImage, listener: str, version: int, without_listener: ErrorCode) -> ShownTopics:

@@ -33,8 +33,8 @@ class ListenerView:
 
     @property
     def controller_id(self) -> int:
-        """The id of the controller if clients can reach it, else of a reachable broker (every broker forwards requests
-        to the controller), else -1."""
+        """The controller's id if clients can reach the controller. Otherwise the id of a reachable broker, because
+        every broker forwards requests to the controller, or -1 if there is none."""
         if self._controller in self._reachable:
             return self._controller
         return min(self._reachable, default=-1)

@@ -1,8 +1,8 @@
 """ListOffsets, OffsetForLeaderEpoch: find offsets by position, timestamp and leader epoch.
 
-Positions are negative timestamps, each introduced in some version. The positions of tiered storage have the same
-results as in a Kafka cluster without tiered storage: the earliest local offset is the log start offset, and there are
-no remote segments.
+A position is a negative timestamp. Each position was introduced in some version of ListOffsets. The positions of tiered
+storage have the same results as in a Kafka cluster without tiered storage: the earliest local offset is the log start
+offset, and there are no remote segments.
 """
 
 from __future__ import annotations

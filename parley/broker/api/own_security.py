@@ -1,7 +1,8 @@
 """Checks changes to this broker's own security settings by loading them, before the controller stores them.
 
 Only this broker can read the files that its listeners' settings name, and Kafka's clients send such changes to the
-broker concerned. If a key store cannot be opened, the response reports the error, and not only this broker's log.
+broker to which they apply. If a key store cannot be opened, the response reports the error, and not only this broker's
+log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Preparation of produced records for the log: the rules of their topic, and which records take long to prepare.
+"""Preparation of produced records for the log: the rules of their topic, and which records take a long time to prepare.
 
-``parley.protocol.records.produce_validation`` validates the records. Records that take long to decompress or convert
-are prepared in a thread.
+``parley.protocol.records.produce_validation`` validates the records. Records that take a long time to decompress or
+convert are prepared in a thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def records_of(data: ProduceRequest.PartitionProduceData) -> Buffer | None:
 
 
 def may_be_costly(records: Any) -> bool:
-    """Return True if preparing the records may take long: they are compressed, large, or of an old format."""
+    """Return True if preparing the records may take a long time: they are compressed, large, or in an old format."""
     return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records) or is_legacy(records))
 
 

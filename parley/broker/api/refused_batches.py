@@ -23,7 +23,7 @@ from parley.storage.producer_row import advance
 from parley.storage.producer_state import ProducerState
 
 REFUSALS_MAX = 100_000
-"""The maximum number of rejected batches to remember, one per producer and partition: about 50 MB."""
+"""The maximum number of rejected batches to remember, one per producer and partition. They take about 50 MB."""
 PASSING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,

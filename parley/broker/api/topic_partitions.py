@@ -101,7 +101,7 @@ class TopicPartitionsApi:
         return names[bisect_left(names, first) :]
 
     def _test_of_rights(self, context: RequestContext, *, is_about_all: bool) -> Callable[[str], bool]:
-        """Return a function that checks if the client may describe a topic. Checks of named topics are audited."""
+        """Return a function that checks whether the client may describe a topic. Checks of named topics are audited."""
         asked = (context, Operation.DESCRIBE, ResourceType.TOPIC)
         return self._authorization.probe(*asked) if is_about_all else partial(self._authorization.may, *asked)
 

@@ -54,7 +54,7 @@ KNOWS_FENCED: Final = 2
 """The first version of these requests whose senders understand PRODUCER_FENCED (KIP-588)."""
 
 BATCHED: Final = 4
-"""The first version of AddPartitionsToTxn for several transactions, which brokers send (KIP-890)."""
+"""The first version of AddPartitionsToTxn that can contain several transactions. Only brokers send it (KIP-890)."""
 
 BROKERS_VERSION: Final = 5
 """The version of AddPartitionsToTxn that brokers send. Its senders understand TRANSACTION_ABORTABLE."""

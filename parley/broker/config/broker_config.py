@@ -102,8 +102,8 @@ class BrokerConfig(BrokerKeys):
     def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[ListenerAddress, ...]:
         """Return the addresses to advertise. ``ports`` are the opened ports, by listener name.
 
-        ``hostname`` is the name of this machine. It is used for listeners on every interface without an advertised
-        host.
+        ``hostname`` is the name of this machine. It is used for listeners that are bound to every interface and have no
+        advertised host.
         """
         return tuple(
             listener.at(host=listener.host or hostname, port=listener.port or ports[listener.name])
@@ -193,7 +193,7 @@ def _resolve(values: dict[str, Any], given: Mapping[str, str]) -> list[Problem]:
 
 
 def _take_over(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Fill in keys that are not set from the keys that supply their value, and convert the units."""
+    """Fill in each key that is not set from the key that supplies its value, and convert the unit."""
     for key in _TAKING_OVER:
         if values[key.attribute] is None:
             other, factor = next(

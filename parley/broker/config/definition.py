@@ -80,12 +80,12 @@ READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
 HIGH, MEDIUM, LOW = Importance
 
 MISSPELLED_MAX = 100
-"""The maximum length of an unknown name for which similar names are searched. The longest known names have about 60
+"""The maximum length of an unknown name for which Parley suggests a similar name. The longest known names have about 60
 characters."""
 
 SUGGESTIONS_MAX = 3
-"""The maximum number of unknown keys of a resource for which similar names are searched. Each search takes about half a
-millisecond."""
+"""The maximum number of unknown keys of a resource for which Parley suggests similar names. Each search takes about
+half a millisecond."""
 
 MAX_INT = (1 << 31) - 1
 MAX_LONG = (1 << 63) - 1
@@ -138,7 +138,7 @@ class Key(Generic[T_co]):
     or_else: tuple[tuple[str, int], ...] = ()
     """Keys that supply the value if this key is not set, in order of precedence, with the factor between the units."""
     server: str = ""
-    """For a key of topics: the broker's key that contains the default."""
+    """The broker's key that contains the default, if this is a key of topics."""
 
     def __init__(self, type_: ConfigType, name: str, default: T_co, doc: str, facts: Facts) -> None:
         self.type = type_

@@ -23,7 +23,7 @@ class Problem(Exception):
 
 
 class MissingExtra(Problem):
-    """A valid value that needs an extra of Parley's package, which is not installed."""
+    """A valid value that needs an extra of Parley's package that is not installed."""
 
     def __init__(self, key: str, value: str, extra: str, reason: str) -> None:
         super().__init__(key, value, f"used with the extra {extra}: {how_to_install(extra)} ({reason})")
@@ -33,7 +33,7 @@ class MissingExtra(Problem):
 
 
 class ThreadCountStep(Problem):
-    """A number of threads that differs too much from the current one, with Kafka's message."""
+    """A new number of threads that differs too much from the current number. The message is Kafka's."""
 
     def __str__(self) -> str:
         return f"Dynamic thread count update validation failed for {self.key}={self.value}, value should {self.allowed}"

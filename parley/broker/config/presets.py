@@ -20,7 +20,8 @@ ALONE: Mapping[str, str] = MappingProxyType(
         "group.initial.rebalance.delay.ms": "0",
     }
 )
-"""For a single broker without a file: there are no other replicas, and groups need not wait for more members."""
+"""The presets of a single broker without a file: there are no other replicas, and groups need not wait for more
+members."""
 
 COMMAND: Mapping[str, str] = MappingProxyType(
     {
@@ -30,7 +31,7 @@ COMMAND: Mapping[str, str] = MappingProxyType(
         **ALONE,
     }
 )
-"""For ``parley start``. If the metrics port is in use, any free port is used."""
+"""The presets of ``parley start``. If the metrics port is in use, the broker uses any free port."""
 
 CONTAINER: Mapping[str, str] = MappingProxyType(
     {
@@ -40,8 +41,8 @@ CONTAINER: Mapping[str, str] = MappingProxyType(
         "metrics.listener": "0.0.0.0:9464",
     }
 )
-"""For ``parley start --from-environment``, together with ``ALONE`` if there is no file and no store. A file overrides
-it."""
+"""The presets of ``parley start --from-environment``, together with ``ALONE`` if there is no file and no store. A file
+overrides both."""
 
 EMBEDDED: Mapping[str, str] = MappingProxyType(
     {
@@ -50,7 +51,8 @@ EMBEDDED: Mapping[str, str] = MappingProxyType(
         **ALONE,
     }
 )
-"""For ``Broker()``. Without a data folder the store is in memory; with a data folder it is the embedded store in it."""
+"""The presets of ``Broker()``. Without a data folder, the store is in memory; with one, it is the embedded store in
+that folder."""
 
 
 def of_cluster(brokers: int) -> dict[str, str]:
@@ -78,10 +80,11 @@ EMBEDDED_CLUSTER: Mapping[str, str] = MappingProxyType(
         "share.coordinator.state.topic.num.partitions": "10",
     }
 )
-"""For ``Cluster()``, in addition to ``of_cluster``: few partitions for coordinators, because tests use few groups."""
+"""The presets of ``Cluster()``, in addition to ``of_cluster``: few partitions for coordinators, because tests use few
+groups."""
 
 IN_ONE_LOOP: Mapping[str, str] = MappingProxyType({"coordination.session.timeout.ms": "1000"})
-"""For ``Cluster()`` with its store in memory.
+"""The presets of ``Cluster()`` if its store is in memory.
 
 Brokers and store share one event loop: if the loop is blocked, sessions neither expire nor are renewed. Their timeouts
 can therefore be short.

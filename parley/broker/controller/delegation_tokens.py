@@ -19,8 +19,8 @@ from parley.broker.security.delegation_tokens.token_decisions import is_expired
 from parley.protocol.errors import ErrorCode, KafkaError
 
 REMOVED_MAX = 1000
-"""The maximum number of tokens that one decision removes, so that the decisions behind it do not wait long (Kafka's
-limit)."""
+"""The maximum number of tokens that one decision removes, so that later decisions do not wait long. This is Kafka's
+limit."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """The form of token ids. They are part of the store's keys."""

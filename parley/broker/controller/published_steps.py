@@ -4,8 +4,8 @@ The death of a broker can change all partitions. Applying 50,000 changes at once
 broker for half a second. So the batch, which is already in the store, is published in steps.
 
 A broker may see the image between two steps, just as the next controller may load a batch that was only partly written.
-So a registration comes in the last step, together with all changes after it: when a broker sees that it is registered,
-its replicas that have lost their logs must have left the ISRs.
+So a registration is published in the last step, together with all changes after it: when a broker sees that it is
+registered, its replicas that have lost their logs must have left the ISRs.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ PREFIXES = (
 REQUIRED = f"{CONFIGS}requires/"
 """The prefix of keys that name the kinds of metadata that a controller must be able to read.
 
-A controller that does not know this prefix takes such a key for the configuration of an unknown type of resource, so it
+A controller that does not know this prefix treats such a key as the configuration of an unknown type of resource, so it
 fails to load the metadata. This keeps a broker that is too old for ACLs from becoming the controller and publishing
 metadata without them.
 """
@@ -158,7 +158,7 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
 
 
 class UnreadableMetadata(ValueError):
-    """The store contains metadata that this version cannot read: it is damaged, or of a newer version."""
+    """The store contains metadata that this version cannot read: it is damaged, or a newer version has written it."""
 
 
 def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:

@@ -46,7 +46,7 @@ class Timer(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Takes the place of a reply: the caller waits until a later decision releases a reply under this key. If the shard
+    """A placeholder for a reply: the caller waits until a later decision releases a reply under this key. If the shard
     is closed first, the caller gets an error."""
 
     key: Hashable
@@ -83,8 +83,8 @@ class Decision(NamedTuple, Generic[T]):
     """Starts work outside the shard that must not precede the records, such as writing markers. Called when the in-sync
     replicas have the records, however long that takes. Not called if the shard is closed first."""
     refused: Callable[[Any, int, KafkaError], Decision[Any]] | None = None
-    """Called as ``refused(state, now_ms, error)`` if the log rejects the records. The decision that it returns takes
-    the place of this one. It must not contain records, and its reply is ignored: the caller gets the error."""
+    """Called as ``refused(state, now_ms, error)`` if the log rejects the records. The decision that it returns replaces
+    this one. It must not contain records, and its reply is ignored: the caller gets the error."""
 
 
 class ShardState(Protocol):

@@ -50,7 +50,7 @@ class InternalTopicSubscriber:
         self._topic = shards.topic
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Load and drop shards according to a change to the metadata."""
+        """Load and drop shards after a change to the metadata (a subscriber of the metadata)."""
         for change in delta.changes:
             match change:
                 case TopicCreated(topic) if topic.name == self._topic:

@@ -1,4 +1,4 @@
-"""Producer ids (KIP-98): each is allocated once in the life of a cluster.
+"""Producer ids (KIP-98): each is allocated only once in the lifetime of a cluster.
 
 A broker takes a block of ids from the coordination store and allocates them one by one. It takes the first block when
 it joins the cluster, so that it can serve new producers even if the store does not respond later. When the broker

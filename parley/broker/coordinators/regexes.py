@@ -1,7 +1,7 @@
 """Regular expressions from clients, in the syntax of RE2, as in Kafka.
 
-RE2 matches any expression in time linear in the text. It releases the interpreter's lock, so a thread can
-match while the event loop keeps running.
+RE2 matches any expression in a time that is linear in the length of the text. It releases the interpreter's lock, so a
+thread can match while the event loop keeps running.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ EVENTS_MAX: Final = 50_000
 COORDINATOR_LOAD_IN_PROGRESS."""
 
 EVENTS_PER_TURN: Final = 1_000
-"""The maximum number of events in one turn (some 10 ms), so that the event loop serves other clients in between."""
+"""The maximum number of events in one turn, which take about 10 ms, so that the event loop serves other clients in
+between."""
 
 UNEXPECTED: Final = (Exception, asyncio.CancelledError)
 """The exceptions that code called by a turn may raise, apart from those it documents. CancelledError, which a cancelled
@@ -76,7 +77,7 @@ def coordinator_error(error: KafkaError) -> KafkaError:
 
 
 def size_in_batch(records: Sequence[KeyValue]) -> int:
-    """Return an upper limit for the size of the records in a batch, in bytes."""
+    """Return an upper bound of the size of the records in a batch, in bytes."""
     return sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in records)
 
 
@@ -138,7 +139,7 @@ class _Turn:
 
 
 class _Lost(Exception):
-    """The shard's state and its log may differ."""
+    """Raised if the shard's state and its log may differ, so that the state must be reloaded."""
 
 
 class Shard(Generic[S]):

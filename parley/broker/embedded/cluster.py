@@ -1,8 +1,8 @@
 """A cluster inside a Python program: several brokers with one coordination store. docs/embedding.md has examples.
 
 1. Brokers are identified by their ids, 1 to N. A broker keeps its id, its port and its folder while the cluster runs.
-2. ``Cluster.kill`` ends a broker like a killed process: connections are cut, nothing is flushed, no broker is informed.
-   The other brokers notice its refused connections, or the store expires its session.
+2. ``Cluster.kill`` ends a broker like a killed process: connections are cut, nothing is flushed, and no other broker is
+   notified. The other brokers notice its refused connections, or the store expires its session.
 3. ``Cluster.stop`` is a controlled shutdown: the broker first hands over its leadership.
 4. In an ``async with`` block these methods must be awaited; in a plain ``with`` block they block until they are done.
 """
@@ -143,7 +143,7 @@ class Cluster(ReentrantBlock):
         return ",".join(broker.bootstrap_servers for broker in self._brokers.values())
 
     def kill(self, broker_id: int) -> Awaitable[None]:
-        """Kill a broker: cut its connections, flush nothing, and inform no other broker."""
+        """Kill a broker: cut its connections, flush nothing, and notify no other broker."""
         return self._do(self._broker(broker_id).kill())
 
     def stop(self, broker_id: int) -> Awaitable[None]:

@@ -5,7 +5,7 @@ Modules log with the standard library and pass the facts of an event in ``extra`
     _log.warning("a log directory has failed", extra={"directory": path, "error": str(error)})
 
 * A message may contain what peers have sent: values are quoted, so that they cannot end a line or imitate a key.
-* Secrets of the configuration are replaced by ``[hidden]`` wherever they occur.
+* Secrets of the configuration are replaced with ``[hidden]`` wherever they occur.
 * A thread writes the lines, so that a terminal or pipe that is not read does not block requests. If too many lines
   wait, further lines are dropped and counted.
 """

@@ -1,4 +1,4 @@
-"""Detects that the process of another broker has ended, faster than its session expires.
+"""Detects that the process of another broker has ended, before that broker's session expires.
 
 When a process ends, its machine closes its connections and refuses new ones. A closed connection is only a suspicion,
 because the network may have cut it. A refused connection confirms it. Silence proves nothing here, because the machine

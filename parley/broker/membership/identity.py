@@ -1,4 +1,4 @@
-"""The ids of the cluster and of this broker, agreed on between the store and the data directories.
+"""The ids of the cluster and of this broker, on which the store and the data directories must agree.
 
 The store contains the cluster's id (KIP-78), which the first broker writes once. If the store contains no id, the
 broker starts a new cluster. The cluster takes over the id in the broker's data directories, or gets a new id if there
@@ -67,9 +67,9 @@ async def identify(
     """Agree with the store on the cluster's id, and determine this broker's id. ``broker_id`` < 0 means that none is
     configured.
 
-    If ``may_begin`` is False, no new cluster is started, because the store has already contained one. The directories
-    are checked against the result when they are opened. Raises NoBrokerId, CoordinationError, or EmptyStore if the
-    store has lost its cluster.
+    If ``may_begin`` is False, no new cluster is started, because the store has contained a cluster before. The
+    directories are checked against the result when they are opened. Raises NoBrokerId, CoordinationError, or EmptyStore
+    if the store has lost its cluster.
     """
     if not may_begin and await store.get(CLUSTER) is None:
         raise EmptyStore("the coordination store has lost all of its data")

@@ -1,4 +1,4 @@
-"""Notes in the store about brokers that are opening their logs, which can take long after a crash.
+"""Notes in the store about brokers that are opening their logs, which can take a long time after a crash.
 
 Such a broker is not registered and serves no clients, so it cannot be queried. It writes its progress to the store. The
 note is bound to a separate session, so that it disappears with the broker. The controller reads the notes for

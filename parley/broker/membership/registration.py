@@ -1,4 +1,4 @@
-"""Joining the group of brokers in the coordination store, under an id that no other living broker uses.
+"""Joins the group of brokers in the coordination store, under an id that no other living broker uses.
 
 A broker immediately takes the place of an earlier incarnation of itself: a member with its own address, or a member
 whose process is known to have ended. If another address accepts connections under this broker's id, either a living

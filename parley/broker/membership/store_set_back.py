@@ -1,9 +1,9 @@
 """Detects, while this broker is the controller, that the coordination store was set back to an older state.
 
 There are two signs. The first is the mark that a restore leaves in the store, or that the embedded store leaves after
-it has lost writes. The second is metadata that this broker, or another one, has seen, and which the store does not
-contain (``parley.broker.metadata.terms``). Individual partitions with outdated epochs are found when their brokers
-register (``parley.broker.controller.distrusted_partitions``).
+it has lost writes. The second is metadata that this or another broker has seen and that the store does not contain
+(``parley.broker.metadata.terms``). Individual partitions with outdated epochs are found when their brokers register
+(``parley.broker.controller.distrusted_partitions``).
 
 Both signs may appear during a term. The controller's own metadata is then newer than the store's. So the term ends, and
 the next one begins with the metadata in the store.

@@ -50,7 +50,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """A topic was deleted. A later topic of the same name gets another id."""
+    """A topic was deleted. A later topic with the same name gets another id."""
 
     name: str
     topic_id: UUID

@@ -52,11 +52,12 @@ class Metadata:
         return True
 
     def apply(self, delta: Delta) -> None:
-        """Replace the image by the result of applying ``delta``, and call the subscribers."""
+        """Replace the image with the result of applying ``delta``, and call the subscribers."""
         self.replace(self.image.apply(delta), delta)
 
     def replace(self, image: MetadataImage, delta: Delta) -> None:
-        """Replace the image by another one, and call the subscribers with ``delta``, the difference between the two."""
+        """Replace the image with another one, and call the subscribers with ``delta``, the difference between the
+        two."""
         self.image = image
         for subscriber in tuple(self._subscribers):
             try:

@@ -222,7 +222,7 @@ def levels_from_json(value: Mapping[str, Any]) -> FeatureLevels:
 
 
 def registration_to_bytes(registration: BrokerRegistration) -> bytes:
-    """Encode a registration as a broker announces it to the group of brokers."""
+    """Encode a registration in the form in which a broker announces it to the group of brokers."""
     return to_json(registration_to_json(registration))
 
 
@@ -232,7 +232,7 @@ def registration_from_bytes(data: bytes) -> BrokerRegistration:
 
 
 def changes_to_bytes(changes: Iterable[Change]) -> bytes:
-    """Encode changes, in order, as the controller sends them to the other brokers."""
+    """Encode changes, in order, in the form in which the controller sends them to the other brokers."""
     return to_json([_from_change(change) for change in changes])
 
 

@@ -1,4 +1,4 @@
-"""Features of the metadata: what a broker must support before the cluster may store it.
+"""Features of the metadata: what every broker must support before the cluster may store it.
 
 When a broker registers, it lists the features that it supports. The controller stores nothing that a registered broker
 cannot read, and registers no broker that cannot read the stored metadata.

@@ -103,7 +103,7 @@ def _delta(epoch: int, step: FetchMetadataResponse.Step) -> Delta:
 
 
 def _replace(metadata: Metadata, whole: Delta, earlier_terms: Sequence[Term]) -> None:
-    """Replace the image by a whole one. Subscribers receive the difference between the two.
+    """Replace the image with a whole image from the controller. Subscribers receive the difference between the two.
 
     ``earlier_terms`` are the terms before the new image's term, as far back as the store lists them.
     """

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 NAME: Final = "METRICS"
 USERS_KEY: Final = "listener.name.metrics.plain.sasl.jaas.config"
 LOG_PERIOD_S: Final = 1.0
-"""The log contains at most one line about rejected clients per this time."""
+"""The minimum interval, in seconds, between two log lines about rejected clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class MetricsAccess:
         self._logged_at = -LOG_PERIOD_S
 
     def current(self) -> AccessRules:
-        """Return the rules for the next client. If the new rules are unusable, log this and return the previous
+        """Return the rules for the next client. If the new rules are unusable, log the problem and return the previous
         rules."""
         with self._lock:
             config = self._config()

@@ -4,8 +4,8 @@ Rules of this module:
 
 * The pages are served in a separate thread (``http_server``) and never block the broker's event loop, which only copies
   numbers, once per scrape. Threads of a pool write the text of the metrics.
-* If the event loop does not respond in time, all pages return status 503 with this reason. Time during which the whole
-  process is suspended (for example with its machine) does not count.
+* If the event loop does not respond in time, all pages return status 503 and give the reason. Time during which the
+  whole process is suspended (for example with its machine) does not count.
 * If users are configured, the probe pages show their status to everyone but their details only to users. Everything
   else requires a login. The response to a wrong password is delayed, so that guessing takes time.
 """
@@ -129,7 +129,7 @@ class Exporter:
         """Return True if no login is required, or the client has sent a valid name and password.
 
         Waits before it returns False for a wrong password, so that guessing takes time. With ``must_be``, it also waits
-        for a client without a login.
+        before it returns False for a client that has sent no password.
         """
         rules = self._rules()
         if rules.users is None:

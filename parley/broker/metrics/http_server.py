@@ -44,7 +44,8 @@ CONNECTIONS_MAX: Final = 64
 CONNECTIONS_PER_ADDRESS_MAX: Final = 32
 """The maximum number of connections of one client address in one stage."""
 REFUSED_MAX: Final = 32
-"""The maximum number of connections whose clients wait because their login failed; half of it for one address."""
+"""The maximum number of connections whose clients wait because their login failed. At most half of them may come from
+one address."""
 LARGE_ANSWERS_MAX: Final = 4
 """The maximum number of large responses: each takes memory until its client has read it."""
 HEADER_TIMEOUT_S = 5.0
@@ -214,7 +215,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: a request, its response, and the end."""
+    """One connection, which serves one request and then ends."""
 
     def __init__(self, server: HttpServer, address: str) -> None:
         self.address = address

@@ -26,7 +26,7 @@ class Instrument(NamedTuple):
     mbean: str
     """The corresponding MBean of Kafka; empty if there is none."""
     unit: str = ""
-    """For histograms: the unit of the observed values, see ``Histogram``."""
+    """The unit of the values that a histogram observes (see ``Histogram``); empty for other kinds."""
 
     @property
     def exported_name(self) -> str:

@@ -35,7 +35,7 @@ class Evictable(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """True if the client awaits a response or has not read one completely."""
+        """True if the client awaits a response, or has not completely read one."""
         ...
 
     @property
@@ -213,8 +213,8 @@ class ConnectionQuotas:
     def close_least_active(self, count: int = 1) -> None:
         """Free ``count`` descriptors: close unserved sockets and, if they are too few, connections.
 
-        If connections must be closed, at least one in ``EVICTED_SHARE`` is. Clients that are slow to log in come first,
-        then idle ones, by last activity. Connections of other brokers stay.
+        If connections must be closed, at least one of every ``EVICTED_SHARE`` is closed. Clients that are slow to log
+        in come first, then idle ones, by last activity. Connections of other brokers stay.
         """
         lacking = count - len(self._throttled)
         self._throttled.close()

@@ -213,7 +213,7 @@ class Divided:
 def divided(request: Any, divisions: Iterable[Division]) -> Divided | None:
     """Divide a request by the first division whose lists it contains. Returns None if there is none.
 
-    This takes long for large requests: call it in a thread.
+    This takes a long time for large requests: call it in a thread.
     """
     for division in divisions:
         if parts := division.parts(request):

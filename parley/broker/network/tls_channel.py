@@ -42,7 +42,8 @@ RECEIVE_BYTES: Final = 256 << 10
 RECORDS_AT_ONCE: Final = 256
 """The number of records passed to OpenSSL at a time. OpenSSL takes 3 ms for this many records without data."""
 HANDSHAKE_RECORDS_AT_ONCE: Final = 8
-"""The same limit during a handshake. A client's second flight is five records; later records are not part of it."""
+"""The number of records passed to OpenSSL at a time during a handshake. A client's second flight is five records; later
+records are not part of it."""
 IDLE_RECORDS_MAX: Final = 1024
 """The maximum number of consecutive records without data. Well-behaved clients send one key update per many
 gigabytes."""

@@ -36,8 +36,8 @@ class UnreadResponses:
 
     A connection whose client does not read begins no request, so it holds little memory, but there may be many such
     connections. Above ``UNREAD_BYTES_MAX``, stalled connections are closed until the rest is within the limit, starting
-    with those that hold most. A client that reads, however slowly, is not stalled. Time during which the event loop was
-    blocked does not count.
+    with those that hold the most memory. A client that reads, however slowly, is not stalled. Time during which the
+    event loop was blocked does not count.
     """
 
     def __init__(self) -> None:

@@ -71,8 +71,8 @@ _OF_BROKERS: Final = frozenset(
         "WriteTxnMarkers",
     )
 )
-"""Requests that only brokers send, apart from the fetches of followers. None of them changes anything on behalf of a
-client."""
+"""The requests that only brokers send, except for the fetches of followers. None of them changes anything on behalf of
+a client."""
 _BATCHED_SINCE: Final = 4
 """The first version of AddPartitionsToTxn that brokers use."""
 _EXEMPT = frozenset({SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY})

@@ -70,7 +70,7 @@ class DamagedPartition:
         self.found_s = monotonic()
         """When the damage was found."""
         self.healed_ranges = 0
-        """The number of damaged ranges that have been replaced since then."""
+        """The number of damaged ranges that have been replaced since ``found_s``."""
         self.failures = 0
         """The number of consecutive failed attempts to heal the log."""
         self.reports = GrowingInterval(monotonic)

@@ -1,4 +1,4 @@
-"""Fetching from one leader: one request at a time, for all partitions that are assigned to the fetcher.
+"""Fetches from one leader: one request at a time, for all partitions that are assigned to the fetcher.
 
 Rules of this module:
 
@@ -376,7 +376,7 @@ class Fetcher:
     def _hurry(self) -> None:
         """Make the leader respond to the pending fetch, so that the next request can name other partitions.
 
-        A leader stops delaying a follower's fetch as soon as the next request has arrived behind it.
+        A leader stops delaying a follower's fetch as soon as the follower's next request has arrived.
         """
         self._is_hurried = True
         self._parts.tasks.start(self._send_hurry(), name=f"hurry to broker {self.leader}")

@@ -80,8 +80,8 @@ class FollowerFetchSession:
         return key in self._wanted
 
     def ask(self, key: Key, position: Position) -> None:
-        """Fetch this partition from ``position``. A change in only the high watermark came from the leader, and is not
-        sent back."""
+        """Fetch this partition from ``position``. If only the high watermark has changed, nothing is sent, because the
+        change came from the leader."""
         known = self._wanted.get(key)
         self._wanted[key] = position
         if known is None or known[:_HIGH_WATERMARK_AT] != position[:_HIGH_WATERMARK_AT]:

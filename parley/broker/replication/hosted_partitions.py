@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LogConfigOf: TypeAlias = "Callable[[MetadataImage, str], LogConfig]"
-"""Returns the effective log configuration of a topic according to an image."""
+"""Returns the effective log configuration of a topic, from the configuration in an image."""
 
 LOOKED_AT_IN_A_TURN = 1000
 """The number of partitions looked at before the event loop does other work."""

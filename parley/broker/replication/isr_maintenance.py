@@ -3,8 +3,8 @@ changes.
 
 Rules of this module:
 
-* A follower that has caught up is proposed for the ISR immediately, by the fetch that shows it. A check every half of
-  ``replica.lag.time.max.ms`` finds lagging followers.
+* A follower that has caught up is proposed for the ISR immediately, by the fetch that shows it. A periodic check, at
+  intervals of half of ``replica.lag.time.max.ms``, finds lagging followers.
 * Each partition has at most one pending proposal. One AlterPartition request contains up to ``PROPOSED_MAX``
   waiting proposals. The leader counts the members of both ISRs until the response or the metadata shows which ISR is
   valid (KIP-497). So a proposal whose outcome is unknown is repeated until a new state of the partition has arrived.
@@ -320,7 +320,8 @@ class IsrMaintenance:
 
 
 def _facts(partitions: Sequence[Partition], before: Isr, asked: Isr) -> dict[str, object]:
-    """Return the log fields for partitions whose ISRs changed in the same way: their number, and the first names."""
+    """Return the log fields for partitions whose ISRs changed in the same way: the number of partitions, and the names
+    of the first ones."""
     names = [f"{each.topic}-{each.index}" for each in partitions[:NAMED_MAX]]
     more = [f"and {len(partitions) - NAMED_MAX} more"] if len(partitions) > NAMED_MAX else []
     return {

@@ -149,7 +149,7 @@ class LogDirMoves:
             await self._wait_for_rate(log, copied)
 
     async def _wait_for_rate(self, log: Log, copied: int) -> None:
-        """Wait until the rate allows the next bytes."""
+        """Wait until the rate limit allows more bytes."""
         if self._limit < MAX_LONG:
             self._rate.record(copied, self._monotonic())
         while self._limit < MAX_LONG and (wait_s := self._rate.wait_s(self._limit, self._monotonic())):

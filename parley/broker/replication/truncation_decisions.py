@@ -6,8 +6,8 @@ returns an epoch and an offset at which the logs may still agree (KIP-595); the 
 nothing is truncated merely because it is above a high watermark: records that a dead leader had replicated survive a
 restart of its followers.
 
-A follower that has not fetched tombstones which compaction has removed from the leader's log would keep what they
-delete. It fetches the log from the beginning (docs/storage.md, "Replicas that were away").
+A follower that has not fetched tombstones that compaction has removed from the leader's log would keep the records that
+they delete. It fetches the log from the beginning (docs/storage.md, "Replicas that were away").
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Truncations:
         self._config = config
         self._leave = leave
         self._refusals: dict[Partition, tuple[int, GrowingInterval]] = {}
-        """For each partition: the leader epoch of the last refusal, and when to log it again."""
+        """Partition -> the leader epoch of the last refusal, and when to log it again."""
         self.metrics = TruncationMetrics()
 
     async def truncate(self, partition: Partition, step: Removal, is_current: Callable[[], bool]) -> None:

@@ -71,7 +71,7 @@ class Allowance:
 
     def connections_max(self, partitions: int) -> int:
         """Return how many connections a broker with this many partitions may have: the remaining descriptors, but at
-        least a quarter.
+        least a quarter of all.
 
         The files of logs can be closed and opened again, so the logs give up the last quarter if necessary.
         """

@@ -1,4 +1,4 @@
-"""Running a coroutine without a task until it first waits.
+"""Runs a coroutine without a task until it first waits.
 
 A task starts in a later turn of the event loop, and its result arrives in yet another turn. Under load a turn takes
 milliseconds, so a request that does not need to wait is handled immediately. Only the rest of a coroutine that waits

@@ -1,6 +1,6 @@
-"""Keeps Python's garbage collector from repeatedly looking at the objects of thousands of partitions.
+"""Keeps Python's garbage collector from repeatedly scanning the objects of thousands of partitions.
 
-A full collection looks at every object. With 50,000 partitions it stops the event loop for a tenth of a second, and it
+A full collection scans every object. With 50,000 partitions it stops the event loop for a tenth of a second, and it
 finds nothing, because a partition's objects live until the partition is deleted, and are then freed immediately.
 Therefore, when many partitions have been created or have changed, all existing objects become permanent
 (``gc.freeze``): they are still freed when nothing refers to them, but no collection scans them.

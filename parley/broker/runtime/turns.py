@@ -1,4 +1,4 @@
-"""Splitting long work on the event loop into steps, so that other work runs between them.
+"""Splits long work on the event loop into steps, so that other work runs between them.
 
 All long work of a broker waits in one queue, and each turn of the event loop runs one step of it. Fifty clients with
 large requests therefore occupy the loop for one step at a time, not for fifty.

@@ -53,8 +53,8 @@ class Authorization:
     def may(
         self, request: Asking, operation: Operation, type: ResourceType, name: str, *, is_probe: bool = False
     ) -> bool:
-        """Return True if the client may perform the operation on the resource. A probe does not appear in the audit
-        log.
+        """Return True if the client may perform the operation on the resource. If ``is_probe``, the check is not
+        audited.
 
         Raises LookupError if the table of requirements does not contain this check.
         """

@@ -50,8 +50,8 @@ class ListenerSecurity:
         credentials: CredentialSource,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Blocks on reading files. Raises ConfigError if the configuration does not allow the listener
-        to be opened."""
+        """Blocks while it reads files. Raises ConfigError if the configuration does not allow the listener to be
+        opened."""
         self.address = address
         self._credentials = credentials
         self._wall_ms = wall_ms
@@ -88,7 +88,7 @@ class ListenerSecurity:
     def read(self, config: BrokerConfig) -> SecuritySettings:
         """Return the settings for a configuration, reusing current settings that have not changed.
 
-        Blocks on reading files. Raises ConfigError if the configuration cannot be used.
+        Blocks while it reads files. Raises ConfigError if the configuration cannot be used.
         """
         now, own = self._settings, config.for_listener(self.address.name)
         tls, tls_from = now.tls, self._tls_fingerprint(own)

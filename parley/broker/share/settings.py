@@ -35,7 +35,7 @@ SettingsOf = Callable[[str], ShareSettings]
 
 
 KEPT_MAX: Final = 1000
-"""The maximum number of groups whose settings are cached: more than usually have members on one broker."""
+"""The maximum number of groups whose settings are cached: more groups than usually have members on one broker."""
 
 
 class CurrentShareSettings:

@@ -145,8 +145,8 @@ class SharePartition:
         return len(self._spans)
 
     def next_offset(self, limits: Limits) -> int | None:
-        """Return the offset of the first available record. Without one, return the end of the window; None if the
-        window is full."""
+        """Return the offset of the first available record. If there is none, return the end of the window, or None if
+        the window is full."""
         if self._has_available:
             for span in self._spans:
                 if span.state is AVAILABLE:
@@ -395,7 +395,7 @@ class SharePartition:
 
 
 def before(batches: Sequence[StateBatch], offset: int) -> tuple[StateBatch, ...]:
-    """Return the batches with only their offsets before ``offset``."""
+    """Return the batches without the offsets from ``offset`` on."""
     return tuple(
         each._replace(last_offset=min(each.last_offset, offset - 1)) for each in batches if each.first_offset < offset
     )

@@ -34,8 +34,8 @@ class Span(NamedTuple):
     lock_until: float = 0.0
     """When the lock of acquired records expires, in seconds of the monotonic clock."""
     batch_size: int = 0
-    """The number of records in the batch in which these were first delivered. Failing records are delivered again in
-    parts of that batch."""
+    """The number of records in the batch in which these records were first delivered. Failing records are delivered
+    again in parts of that batch."""
     pending: Outcome | None = None
     """Set while the member's acknowledgement is being stored. Until it is stored, the records stay acquired."""
     is_stored: bool = True

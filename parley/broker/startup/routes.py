@@ -297,7 +297,8 @@ def _background_work_api(environment: Environment, parts: Parts) -> Api:
 
 
 def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
-    """Create the handlers for the controller's work for brokers and administrators, and for the coordination store."""
+    """Create the handlers of requests that brokers and administrators send to the controller, and of requests about the
+    coordination store."""
     controller, metadata = parts.lifecycle.controller, parts.metadata
     return (
         AlterPartitionApi(controller, metadata, parts.rules),

@@ -35,7 +35,7 @@ class Joined:
 
 
 async def join_store(environment: Environment) -> Joined:
-    """Open the store and determine the identity.
+    """Open the store, and determine the identity of this broker and its cluster.
 
     Raises CoordinationError if the store cannot be used, and an error of ``parley.broker.membership.identity`` if the
     data directories belong to another broker, cluster or store.

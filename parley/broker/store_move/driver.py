@@ -200,7 +200,7 @@ class StoreMoveDriver:
         failure.
 
         The controller that is elected in the new store reports the end of a successful move. If the requested store was
-        already in charge, the reported state is that before the request.
+        already in charge, the reported state is the state before the request.
         """
 
         def on_step(step: Step, detail: str) -> None:

@@ -24,8 +24,8 @@ from parley.protocol.uuids import UUID
 E = TypeVar("E")
 R = TypeVar("R")
 STEPS_PER_TURN = 500
-"""The number of elements, one per step, that are checked or refused before the event loop serves other clients. They
-take one to three milliseconds."""
+"""The number of elements, one per step, that are checked or refused before the event loop serves other clients. That
+takes one to three milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

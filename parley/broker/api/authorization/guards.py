@@ -1,8 +1,8 @@
 """Guards authorize requests before the handlers see them, if the broker has an authorizer.
 
 A guard enforces the rows of the table ``parley.broker.security.requirements`` for one API. It refuses the whole
-request, or removes the elements that the client may not use from the request and adds their errors to the response. A
-handler therefore never sees forbidden elements. Without an authorizer there are no guards, and no cost.
+request, or removes from it the elements that the client may not use, and adds their errors to the response. A handler
+therefore never sees forbidden elements. Without an authorizer there are no guards, and no cost.
 
 An API that is not in the table is refused. ``CHECKED_BY_HANDLERS`` lists the APIs whose handlers check the client's
 rights themselves. A broker checks a request before it forwards it. The controller checks the request in the envelope

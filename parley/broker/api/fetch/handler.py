@@ -5,7 +5,7 @@ Rules of this module:
 * Partitions are served in the order of the request, or of the session if there is one, until the response reaches the
   size limit of the client or of ``fetch.max.bytes`` (``plan``).
 * A fetch that finds less than ``min_bytes`` waits (``waiting``).
-* A consumer beyond its quota gets a response without records, and is throttled.
+* A consumer that exceeds its quota gets a response without records, and is throttled.
 * A follower must fetch with the broker epoch under which it is registered (KIP-903).
 """
 

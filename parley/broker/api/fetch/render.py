@@ -92,7 +92,8 @@ def render(
 def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchResponse:
     """Return the response to a consumer that exceeds its quota.
 
-    In a session, the omitted data is still new to the client the next time. A full request does not start a session.
+    In a session, the omitted data remains new to the client, so that a later response can contain it. A full request
+    does not start a session.
     """
     return FetchResponse(
         session_id=NO_SESSION if session is None else session.id, responses=[], throttle_time_ms=throttle_ms

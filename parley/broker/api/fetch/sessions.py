@@ -48,7 +48,8 @@ CONSUMED_PARTITIONS_MAX = 200_000
 """The maximum number of partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the
 longest names."""
 FOLLOWED_PARTITIONS_MAX = 400_000
-"""The same limit for followers. A broker may lead about ten thousand partitions, each with a few followers."""
+"""The maximum number of partitions in the sessions of all followers together. A broker may lead about ten thousand
+partitions, each with a few followers."""
 LOOK_AT_ALL_S = 5.0
 """A session looks at all its partitions once in this many seconds, because retention moves a log start without a
 notification."""

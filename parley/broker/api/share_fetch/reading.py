@@ -24,7 +24,7 @@ class Headers(NamedTuple):
     places: list[tuple[int, int]]
 
     def part(self, acquired: list[Acquired]) -> LogRead:
-        """Return the read of the batches that contain the acquired records."""
+        """Return the part of the read that covers the batches with the acquired records."""
         holding = [
             index
             for index, batch in enumerate(self.batches)

@@ -48,7 +48,8 @@ def rendering(
     found: dict[TopicPartition, Fetched],
     acknowledging: Acknowledging,
 ) -> Steps[ShareFetchResponse]:
-    """Build the response: partitions with records, errors or acknowledgements, and partitions new in the session."""
+    """Build the response: partitions with records, errors or acknowledgements, and partitions that are new in the
+    session."""
     new = [target for target, is_new in session.partitions.items() if is_new]
     topics: dict[UUID, list[ShareFetchResponse.PartitionData]] = {}
     leaders: list[int] = []

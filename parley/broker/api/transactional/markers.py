@@ -1,7 +1,7 @@
 """WriteTxnMarkers: writes the markers that end transactions to the partitions that this broker leads.
 
-The broker of the transaction coordinator calls ``write`` for its own partitions, and sends the request to the other
-leaders. A marker for a partition of ``__consumer_offsets`` goes through the group coordinator, which applies the
+The transaction coordinator calls ``write`` for the partitions that its own broker leads, and sends the request to the
+other leaders. A marker for a partition of ``__consumer_offsets`` goes through the group coordinator, which applies the
 offsets together with the marker.
 """
 

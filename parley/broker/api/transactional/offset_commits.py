@@ -30,7 +30,7 @@ from parley.protocol.topic_partition import TopicPartition
 LOAD_MAX_S = 10.0
 """The maximum time, in seconds, that a commit waits for its group to be loaded."""
 LOADING_SINCE = 2
-"""The first version whose clients retry after COORDINATOR_LOAD_IN_PROGRESS. Older clients get
+"""The first version of TxnOffsetCommit whose clients retry after COORDINATOR_LOAD_IN_PROGRESS. Older clients get
 COORDINATOR_NOT_AVAILABLE."""
 
 _COORDINATOR_ERRORS = {

@@ -19,8 +19,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.topic_partition import TopicPartition
 
 Outcomes = dict[Partition, Verification | KafkaError | None]
-"""For each partition: the verification to check before the append, None if none is needed, or the error for the
-client."""
+"""Partition -> the verification to check before the append, None if none is needed, or the error for the client."""
 _Begun = dict[TopicPartition, tuple[Partition, Verification]]
 
 VOIDED_MAX = 3

@@ -32,4 +32,4 @@ class ElectionRules:
 
 
 RulesOf = Callable[[MetadataImage, str], ElectionRules]
-"""Returns a topic's rules, according to the configuration in an image."""
+"""Returns a topic's rules, which follow from the configuration in an image."""

@@ -12,7 +12,7 @@ from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.elections.leader_elections import rebalance_to_preferred, reconcile_leaders
 
 ELECTIONS_MAX = 1000
-"""The maximum number of leaders that one decision moves, so that the decisions behind it do not wait long."""
+"""The maximum number of leaders that one decision moves, so that later decisions do not wait long."""
 
 
 async def rebalance_leaders_periodically(

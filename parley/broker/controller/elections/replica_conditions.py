@@ -2,9 +2,9 @@
 
 * After an unclean restart, a replica may lack records that had not reached the disk.
 * All replicas are lost if the directories are an older copy: the broker epochs in them are below the registered epoch.
-* A replica is lost if its log directory is missing or was replaced by another, if the directory no longer contains the
-  log, or if the log is damaged or ends below the persisted high watermark. If the directory may only be offline, the
-  replica is suspect.
+* A replica is lost if its log directory is missing or was replaced with another, if the directory no longer contains
+  the log, or if the log is damaged or ends below the persisted high watermark. If the directory may only be offline,
+  the replica is suspect.
 * Without a report, a replica is lost only if the registration proves it (an older copy, or a replaced directory). It is
   suspect after an unclean restart, or if its directory may be offline: the recovery then requests its report again.
 * A process that registers again has lost nothing: it reports a failed disk as soon as it notices the failure.
@@ -41,7 +41,8 @@ ConditionOf = Callable[[UUID, int, PartitionState], Condition]
 
 
 def is_older_copy(known: BrokerRegistration, joined: BrokerRegistration) -> bool:
-    """Return True if the broker epochs in a broker's directories are below its previous registration, ``known``."""
+    """Return True if the broker epochs in a broker's directories are below the epoch of ``known``, its previous
+    registration."""
     return any(0 <= epoch < known.epoch for epoch in (joined.previous_epoch, joined.kept_epoch))
 
 

@@ -44,7 +44,7 @@ EARLY_S = 0.05
 """The pause in seconds before the next request to a broker that has not applied the newest metadata. The metadata is
 already on its way to it."""
 PARTITIONS_MAX = 1000
-"""The maximum number of partitions in one decision, so that the decisions behind it do not wait long."""
+"""The maximum number of partitions in one decision, so that later decisions do not wait long."""
 
 LOGGED_MAX = 100
 """The maximum number of unclean elections in one decision that get separate log lines. The others share one line."""

@@ -1,4 +1,4 @@
-"""Looking up a member by its id, in a group of any type."""
+"""Looks up a member by its id, in a group of any type."""
 
 from __future__ import annotations
 

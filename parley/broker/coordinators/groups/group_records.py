@@ -25,7 +25,7 @@ from parley.protocol.topic_partition import TopicPartition
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_WITH_EXPIRY_VALUE_VERSION = 1
-"""The only version that contains an expiry time, which clients older than KIP-211 set."""
+"""The only version of the value that contains an expiry time, which clients older than KIP-211 set."""
 GROUP_VALUE_VERSION = 3
 GENERATION_MAX = (1 << 31) - 1
 

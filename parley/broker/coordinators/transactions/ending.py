@@ -46,7 +46,7 @@ def end(
     version: int,
     new_id: int | None,
 ) -> Decision[Ended]:
-    """Decide about EndTxn from a client of transaction version ``version``.
+    """Decide on EndTxn from a client of transaction version ``version``.
 
     ``new_id`` is an unused producer id, or None. If the decision needs an id and ``new_id`` is None, the reply is None:
     the caller then submits the event again with an id.
@@ -93,7 +93,7 @@ def _end_keeping_epoch(
     producer: ProducerIdentity,
     committed: bool,
 ) -> Decision[Ended]:
-    """Decide about EndTxn from a client whose epoch does not change with each transaction."""
+    """Decide on EndTxn from a client whose epoch does not change with each transaction."""
     if producer.producer_id != known.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if producer != known.identity or known.producer_epoch == EPOCH_MAX:
@@ -120,7 +120,7 @@ def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
 
 
 def _replace_id(now_ms: int, transactional_id: str, known: Transaction, new_id: int | None) -> Decision[Ended]:
-    """Decide about EndTxn for a transaction that the coordinator has aborted under the last epoch of its id.
+    """Decide on EndTxn for a transaction that the coordinator has aborted under the last epoch of its id.
 
     No producer may use that epoch, so the producer continues with a new id.
     """

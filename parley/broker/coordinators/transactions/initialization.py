@@ -36,7 +36,7 @@ def initialize(
     expected: ProducerIdentity | None,
     new_id: int | None,
 ) -> Decision[Initialized]:
-    """Decide about InitProducerId.
+    """Decide on InitProducerId.
 
     ``expected`` is the identity that the request names, or None. ``new_id`` is an unused producer id, or None. If the
     decision needs an id and ``new_id`` is None, the reply is None: the caller then submits the event again with an id.

@@ -104,7 +104,8 @@ class Transaction(NamedTuple):
         return self.identity
 
     def is_awaited_by(self, producer: ProducerIdentity) -> bool:
-        """Return True if the producer must wait with its next transaction, because markers are still being written."""
+        """Return True if the producer must wait before it begins its next transaction, because markers are still being
+        written."""
         return self.state in PREPARED and producer == self.next_identity and producer.producer_epoch < EPOCH_MAX
 
     @property

@@ -34,7 +34,7 @@ class GssapiMechanism:
     """GSSAPI with the keys of one service principal."""
 
     def __init__(self, options: KerberosOptions, rules: tuple[str, ...]) -> None:
-        """Blocks on reading the keytab. Raises BadKerberos if the keytab contains no keys of the principal, or
+        """Blocks while it reads the keytab. Raises BadKerberos if the keytab contains no keys of the principal, or
         ValueError if a rule is malformed."""
         self._gssapi = gssapi = gssapi_library()
         self._names = ShortNames(rules, _default_realm(gssapi))
@@ -114,7 +114,7 @@ def _default_realm(gssapi: Any) -> str:
 
 
 def make(setup: MechanismSetup) -> Mechanism:
-    """Return the GSSAPI mechanism for a listener. Blocks on reading the keytab. Raises ConfigError if it cannot be
+    """Return the GSSAPI mechanism for a listener. Blocks while it reads the keytab. Raises ConfigError if it cannot be
     used."""
     try:
         if setup.login_module.rpartition(".")[2] != "Krb5LoginModule":

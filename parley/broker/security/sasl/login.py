@@ -116,7 +116,7 @@ class Login:
         self.is_raw = False
         """True if the client sends tokens without request headers."""
         self.can_reauthenticate = False
-        """True if the client is informed when its session expires."""
+        """True if the client learns when its session expires, so that it can re-authenticate in time."""
         self.on_complete: Callable[[bool], None] = lambda again: None
         """Called when the client has logged in, with True if it has re-authenticated. May raise to reject
         the client."""

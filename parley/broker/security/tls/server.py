@@ -81,8 +81,8 @@ def _alternative_names(certificate: Certificate) -> frozenset[str]:
 
 
 def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
-    """Create the TLS settings of a listener. Blocks on reading files. Raises ConfigError if the configuration cannot be
-    used."""
+    """Create the TLS settings of a listener. Blocks while it reads files. Raises ConfigError if the configuration
+    cannot be used."""
     own = config.for_listener(address.name)
     _check_library(address)
     prefix = f"{LISTENER_PREFIX}{address.name.lower()}."

@@ -169,7 +169,7 @@ class Membership:
     def current_member(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
         """Return the member that sent a request in this generation.
 
-        Raises ILLEGAL_GENERATION, and what ``require_member`` raises.
+        Raises ILLEGAL_GENERATION, and the errors of ``require_member``.
         """
         member = self.require_member(member_id, instance_id)
         if generation != self.generation:

@@ -1,4 +1,4 @@
-"""Converting a consumer group to a classic group when its last member of the consumer protocol leaves (KIP-848)."""
+"""Converts a consumer group to a classic group when its last member of the consumer protocol leaves (KIP-848)."""
 
 from __future__ import annotations
 

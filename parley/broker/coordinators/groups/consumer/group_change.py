@@ -198,7 +198,7 @@ class GroupChange(AnyGroupChange[ConsumerGroup, Member]):
     def update_target(self) -> None:
         """Compute a new target assignment if the last one is for an earlier group epoch.
 
-        The decision waits until ``consumer.assignment.interval.ms`` have passed since the last one. A large target
+        The computation waits until ``consumer.assignment.interval.ms`` have passed since the last one. A large target
         assignment is computed in a thread. Until then, the last target assignment stays valid. Raises
         UNKNOWN_SERVER_ERROR if the assignor fails.
         """

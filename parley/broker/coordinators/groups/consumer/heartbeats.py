@@ -61,7 +61,8 @@ def heartbeat(
 def in_all_steps(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
-    """Decide about a member that joins or stays, in all three steps. Raises the KafkaError that the client gets."""
+    """Decide on the heartbeat of a member that joins or stays, in all three steps. Raises the KafkaError that the
+    client gets."""
     joins = request.member_epoch == JOIN
     group, conversion = _group_and_conversion(request.group_id, shard, joins=joins)
     _check_size(group, request.member_id, shard)

@@ -1,4 +1,4 @@
-"""Removing members from a consumer group, when they leave or are expelled."""
+"""Removes members from a consumer group, when they leave or are expelled."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A thread matches them against all topics, in short turns, so that other groups get their turns in between. All
 expressions of a group are matched together, so that only one rebalance follows. They are matched again when members
-subscribe to new ones, when topics were created or deleted, and periodically, but at most once per ``AGAIN_AFTER_MS``.
+subscribe to new ones, when topics are created or deleted, and periodically, but at most once per ``AGAIN_AFTER_MS``.
 """
 
 from __future__ import annotations

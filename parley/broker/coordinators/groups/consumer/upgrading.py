@@ -1,4 +1,4 @@
-"""Converting a classic group to a consumer group when its first member of the consumer protocol joins (KIP-848).
+"""Converts a classic group to a consumer group when its first member of the consumer protocol joins (KIP-848).
 
 The classic members stay in the group with their assignments, and keep using the classic protocol. Members that wait for
 a rebalance must rejoin.

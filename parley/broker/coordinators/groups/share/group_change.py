@@ -120,8 +120,8 @@ class ShareGroupChange(AnyGroupChange[ShareGroup, ShareMember]):
     def update_target(self) -> None:
         """Compute a new target assignment if the last one is for an earlier group epoch.
 
-        The decision waits until ``share.assignment.interval.ms`` have passed since the last one. Until then, the last
-        target assignment stays valid.
+        The computation waits until ``share.assignment.interval.ms`` have passed since the last one. Until then, the
+        last target assignment stays valid.
         """
         if self.epoch <= self.target_epoch:
             return

@@ -32,7 +32,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 JOIN, LEAVE = 0, -1
-"""The epochs that a joining and a leaving member sends."""
+"""The epochs in the heartbeats of members that join and of members that leave."""
 
 
 def heartbeat(

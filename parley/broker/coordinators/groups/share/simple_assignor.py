@@ -1,8 +1,8 @@
 """The assignor ``simple`` of share groups, which may assign a partition to several members.
 
 If all members subscribe to the same topics, it distributes the partitions of all topics together, else topic by topic.
-Each partition gets ``ceil(members / partitions)`` members, and the members' numbers of partitions differ by one at
-most. A member keeps its partitions as far as this balance allows.
+Each partition gets ``ceil(members / partitions)`` members, and the members' numbers of partitions differ by at most
+one. A member keeps its partitions as far as this balance allows.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _shared_out(
 
 
 def _quotas(members: Sequence[str], assignments: int) -> dict[str, int]:
-    """Return the number of partitions for each member. The numbers differ by one at most."""
+    """Return the number of partitions for each member. The numbers differ by at most one."""
     count = len(members)
     return {
         member: -(-assignments * (i + 1) // count) - -(-assignments * i // count) for i, member in enumerate(members)

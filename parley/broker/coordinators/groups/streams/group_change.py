@@ -162,7 +162,7 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
     def update_target(self, settings: Mapping[str, str]) -> None:
         """Compute a new target assignment if the last one is for an earlier group epoch.
 
-        The decision waits until ``streams.assignment.interval.ms`` have passed since the last one. A large target
+        The computation waits until ``streams.assignment.interval.ms`` have passed since the last one. A large target
         assignment is computed in a thread. Until then, the last target assignment stays valid.
         """
         if self.is_delayed:

@@ -48,7 +48,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 
 JOIN, LEAVE, LEAVE_STATIC = 0, -1, -2
-"""The epochs that a joining and a leaving member sends. As in Kafka 4.3, static members are not supported."""
+"""The epochs in the heartbeats of members that join and of members that leave. As in Kafka 4.3, static members are not
+supported."""
 
 NOT_VALIDATED: Final = -1
 TIMEOUT_MIN_MS: Final = 10
@@ -79,7 +80,8 @@ def heartbeat(
 def in_all_steps(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[Outcome]:
-    """Decide about a member that joins or stays, in all steps. Raises the KafkaError that the client gets."""
+    """Decide on the heartbeat of a member that joins or stays, in all steps. Raises the KafkaError that the client
+    gets."""
     joins = request.member_epoch == JOIN
     group = _group(request.group_id, shard, joins=joins)
     before = _member(request, group, joins=joins)

@@ -1,4 +1,4 @@
-"""Creating the internal topics of streams applications, on behalf of their clients.
+"""Creates the internal topics of streams applications, on behalf of their clients.
 
 A heartbeat starts the creation and does not wait for it. If the creation fails, a later heartbeat reports the error to
 the client, and the creation is not retried until the error is forgotten. The numbers of creations in progress and of

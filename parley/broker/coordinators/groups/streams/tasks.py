@@ -15,7 +15,7 @@ TaskId = tuple[str, int]
 """A task: its subtopology and partition."""
 
 Tasks = Mapping[str, frozenset[int]]
-"""The partitions of tasks by subtopology. A subtopology without tasks is missing."""
+"""The partitions of tasks by subtopology. A subtopology without tasks is omitted."""
 
 TasksSince = Mapping[str, Mapping[int, int]]
 """The epochs in which active tasks were assigned, by subtopology and partition."""

@@ -1,7 +1,7 @@
 """The topology of a Kafka Streams application: the topics that its subtopologies read and write.
 
 A subtopology reads *source topics*, which the user creates, and *repartition topics*, which subtopologies write. Its
-state stores have *changelog topics*. The coordinator decides the partitions of repartition and changelog topics
+state stores have *changelog topics*. The coordinator decides how many partitions repartition and changelog topics have
 (``configuration.py``), and creates them (``internal_topics.py``).
 """
 

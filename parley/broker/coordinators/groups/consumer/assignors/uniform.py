@@ -1,6 +1,6 @@
 """The assignor ``uniform``: all members get about the same number of partitions, and keep most of their partitions.
 
-If all members subscribe to the same topics, their numbers of partitions differ by one at most. Otherwise, a partition
+If all members subscribe to the same topics, their numbers of partitions differ by at most one. Otherwise, a partition
 moves only to a subscriber that has at least two partitions fewer.
 """
 
