@@ -33,7 +33,7 @@ SHAPES = ((1, 1000), (20, 50), (1000, 1))
 WARM_UPS = 10
 TIMES = 5
 QUIET_S = 2.0
-"""Time for background work after the response. The CPU time of that work counts."""
+"""How long to wait for background work after the response, in seconds. The CPU time of that work counts."""
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 CREATE_VERSION, METADATA_VERSION, DELETE_VERSION = 7, 12, 5
 

@@ -21,7 +21,7 @@ from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 PATIENCE_S = 300.0
 POLL_S = 0.02
 QUIET_S = 3.0
-"""Time for background work. The processor time of that work counts."""
+"""How long to wait for background work, in seconds. The processor time of that work counts."""
 
 
 def metadata(client: Client) -> MetadataResponse:

@@ -1,6 +1,6 @@
 """The figures of a measurement, and how they are printed: medians, ratios of Parley to the other brokers, the spread.
 
-A program prints them for readers. For the pictures of ``make bench`` it also writes them, as JSON, to the file that
+A program prints them as text. For the pictures of ``make bench`` it also writes them, as JSON, to the file that
 ``PARLEY_BENCH_FIGURES`` names.
 """
 

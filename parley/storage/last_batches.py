@@ -25,9 +25,9 @@ class LastBatches:
 
     epoch: int
     last_offset: int
-    """The last batch; -1 if the producer has written only markers in ``epoch``."""
+    """The last offset of the last batch; -1 if the producer has written only markers in ``epoch``."""
     first_offset: int
-    """The first of the batches; -1 if ``last_offset`` is -1."""
+    """The last offset of the first batch; -1 if ``last_offset`` is -1."""
     is_complete: bool
     """False if earlier batches, which only the log contains, may also count as retries."""
 

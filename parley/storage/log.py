@@ -156,7 +156,7 @@ class Log(ReadableLog):
         """Append whole, validated v2 batches at the log end, after setting their offsets and leader epoch.
 
         A batch of an idempotent producer must be the only batch. ``header`` is the first batch's header, if the caller
-        has parsed it. ``transaction_version`` applies to a marker. Raises ``KafkaError``, and appends nothing then:
+        has parsed it. ``transaction_version`` applies to a marker. Appends nothing if it raises ``KafkaError``:
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and the errors
         of ``ProducerState.check_append`` and ``check_marker``.
         """

@@ -278,8 +278,8 @@ class _Loader:
         """Remove the entries of ``leader-epoch-checkpoint`` that a segment's last batch contradicts, and all later
         entries. Returns True if there were any.
 
-        A contradicted entry has a higher epoch for the batch's offset than the batch. As a leader, this broker would
-        otherwise send its followers end offsets of epochs according to which their logs diverge.
+        A contradicted entry has a higher epoch for the batch's offset than the batch. Otherwise this broker, as a
+        leader, would send its followers wrong end offsets of epochs, and they would conclude that their logs diverge.
         """
         if last is None:
             return False

@@ -29,7 +29,8 @@ from parley.consensus.store_move.store_record import (
 )
 
 HOPS_MAX = 64
-"""The maximum number of stores to visit. No cluster moves that often: the records of more stores must form a circle."""
+"""The maximum number of stores to visit. No cluster moves that often: if more stores must be visited, their records
+form a cycle."""
 
 
 async def find_store(

@@ -84,7 +84,7 @@ class Range:
 
 
 class Reader:
-    """Reads of one store over one connection. They wait at most ``within_s`` for the connection."""
+    """Reads one store over one connection. Each read waits at most ``within_s`` seconds for the connection."""
 
     def __init__(self, connection: Connection, layout: KeyLayout, identity: str, within_s: float) -> None:
         self._connection = connection

@@ -112,7 +112,7 @@ class CompactionStats:
     """The number of removed records without a key."""
     bytes_read: int = 0
     """The bytes of the batches that the copy pass has read. The reads of the first pass, for the keys, do not
-    count: they are only part of the progress (``Worker.read_bytes``)."""
+    count: they are only part of the progress (``Worker.done_bytes``)."""
     bytes_kept: int = 0
     map_keys: int = 0
     map_utilization: float = 0.0

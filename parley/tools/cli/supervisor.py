@@ -71,7 +71,7 @@ class Supervised:
 def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> Supervised:
     """Continue in a child process, which is restarted according to the module's rules. Returns only in children.
 
-    Call it before threads are started. The supervisor itself exits by SystemExit, with the code of the last child.
+    Call it before threads are started. The supervisor itself exits with SystemExit and the code of the last child.
     """
     any_ready, pause_s = False, 0.0
     signals = _Signals()

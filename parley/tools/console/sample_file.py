@@ -3,7 +3,7 @@
 Rules:
 
 1. The file is an SQLite database. It keeps every sample of the last hour, and the averages of each minute of the last
-   week: a few megabytes for each cluster and user. More is deleted.
+   week: a few megabytes for each cluster and user. Older data is deleted.
 2. Several consoles may share a file. A sample belongs to a cluster and to the user who saw it, because users may see
    different topics. Of several samples in the same ``PERIOD_S``, the first is kept.
 3. If the file cannot be used, a warning says so once, and the console has no history from before its start.

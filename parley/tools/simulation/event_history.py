@@ -41,7 +41,7 @@ class History:
         self.is_closed = False
 
     def note(self, who: str, what: str) -> None:
-        """Add an event that helps to understand a failure."""
+        """Add an event that helps to explain a failure."""
         if self.is_closed:
             return
         self.events.append(HistoryEvent(self.now(), who, what))

@@ -34,8 +34,8 @@ class DumpOptions:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of output as text and as JSON data. A line that is a problem goes to standard error, and the command
-    fails."""
+    """A line of output as text and as JSON data. A line that reports a problem goes to standard error, and makes the
+    command fail."""
 
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Set the offsets of a group from outside: plan the new offsets, show them, and commit them with --execute.
+"""Set the offsets of a group without joining it: plan the new offsets, show them, and commit them with --execute.
 
 Rules:
 
