@@ -54,7 +54,7 @@ APPLIED_MAX_S: Final = 1.0
 """The maximum time, in seconds, that a change waits for this broker to apply it."""
 ID_BYTES: Final = 16
 REQUESTER_SINCE: Final = 3
-"""The first version whose responses contain the principal that requested the token (KIP-373)."""
+"""The first version of the token APIs whose responses contain the principal that requested the token (KIP-373)."""
 
 _DescribedToken = DescribeDelegationTokenResponse.DescribedDelegationToken
 

@@ -26,7 +26,7 @@ SHARE_KEY: Final = 2
 """The key types in FindCoordinator: a group id, a transactional id, or the key of a share partition."""
 
 SHARE_KEY_SINCE: Final = 6
-"""The first version that supports coordinators of share partitions (KIP-932)."""
+"""The first version of FindCoordinator that supports share partitions (KIP-932)."""
 
 FIRST_LOAD_S: Final = 1.0
 """The maximum time, in seconds, that FindCoordinator waits for this broker to load the partitions that it

@@ -15,7 +15,7 @@ APPLIED_MAX_S = 1.0
 """The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
 
 RESULTS_MAX_VERSION = 1
-"""The last version whose response contains a result for each feature."""
+"""The last version of UpdateFeatures whose response contains a result for each feature."""
 
 
 class UpdateFeaturesApi:

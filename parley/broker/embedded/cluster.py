@@ -109,7 +109,7 @@ class Cluster(ReentrantBlock):
 
         Without a ``data_dir`` the data is in a temporary folder and the store in memory. With a ``data_dir``, each
         broker and the embedded store have a folder in it. ``coordination.url`` selects another store. Raises ValueError
-        for contradictions and invalid values, TypeError for unknown settings.
+        for contradictions and invalid values, or TypeError for unknown settings.
         """
         super().__init__()
         if brokers < 1:

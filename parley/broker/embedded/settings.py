@@ -19,7 +19,7 @@ def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[s
     """Return all settings by key. ``properties`` contains the keys as they are, ``settings`` contains them with
     underscores instead of dots.
 
-    Raises ValueError for an invalid value, TypeError for an unknown setting.
+    Raises ValueError for an invalid value, or TypeError for an unknown setting.
     """
     return {**_from_properties(properties), **_from_settings(settings)}
 

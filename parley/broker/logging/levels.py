@@ -52,7 +52,7 @@ def _name_of(level: int) -> str:
 def set_logger_levels(changes: Iterable[EntryChange], *, validate_only: bool) -> None:
     """Change the levels: either all or none of them.
 
-    Raises KafkaError: INVALID_CONFIG for an unknown logger or level, INVALID_REQUEST for an illegal operation.
+    Raises KafkaError: INVALID_CONFIG for an unknown logger or level, or INVALID_REQUEST for an illegal operation.
     """
     known = {ROOT, *logging.root.manager.loggerDict}
     levels: list[tuple[str, int]] = []

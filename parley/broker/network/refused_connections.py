@@ -11,7 +11,7 @@ import socket
 from collections import OrderedDict
 
 HELD_MAX = 500
-"""The maximum number of sockets that a broker holds."""
+"""The maximum number of unserved sockets that a broker holds."""
 HELD_SHARE = 10
 """Of the connections that the process's limit of file descriptors allows, at most one in ``HELD_SHARE`` is held."""
 

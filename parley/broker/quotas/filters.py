@@ -62,7 +62,7 @@ class QuotaFilter:
 def filter_of(components: Iterable[tuple[str, int, str | None]], strict: bool) -> QuotaFilter:
     """Return the filter for components ``(entity type, match type, name)``.
 
-    Raises KafkaError: INVALID_REQUEST for an invalid filter, UNSUPPORTED_VERSION for an unknown entity type.
+    Raises KafkaError: INVALID_REQUEST for an invalid filter, or UNSUPPORTED_VERSION for an unknown entity type.
     """
     names: dict[str, str | None] = {}
     for kind, match_type, name in components:

@@ -325,8 +325,7 @@ class Fetcher:
     # --- Partitions that are left out of the requests ---
 
     def _throttle(self) -> None:
-        """Leave throttled partitions that are catching up out of the requests until the throttle allows more
-        (KIP-73)."""
+        """Omit throttled partitions that are catching up from the requests until the throttle allows more (KIP-73)."""
         throttle, image = self._parts.throttle, self._parts.partitions.image
         if not throttle.is_set or not (wait_s := throttle.wait_s):
             return

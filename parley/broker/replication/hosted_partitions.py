@@ -131,7 +131,8 @@ class HostedPartitions:
     def find(self, topic: str, index: int) -> Partition:
         """Return a hosted replica.
 
-        Raises NOT_LEADER_OR_FOLLOWER if only other brokers host the partition, UNKNOWN_TOPIC_OR_PARTITION if none does.
+        Raises NOT_LEADER_OR_FOLLOWER if only other brokers host the partition, or UNKNOWN_TOPIC_OR_PARTITION if no
+        broker does.
         """
         partitions = self.by_topic.get(topic)
         if partitions is not None:

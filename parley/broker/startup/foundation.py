@@ -51,7 +51,8 @@ class Foundation:
 
 
 def lay_foundation(environment: Environment, joined: Joined, opened: OpenedLogs) -> Foundation:
-    """Create the parts. Raises ConfigError if a class that the configuration names cannot be loaded."""
+    """Create the parts of ``Foundation``. Raises ConfigError if a class that the configuration names cannot be
+    loaded."""
     broker_id, static = joined.identity.broker_id, environment.config
     metadata = Metadata(_first_image(joined))
     config = DynamicConfig(broker_id, static)

@@ -45,7 +45,7 @@ class Membership:
 def make_membership(
     environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs, base: Foundation
 ) -> Membership:
-    """Create the parts. The broker is not registered yet."""
+    """Create the parts of ``Membership``. The broker is not registered yet."""
     joined.epochs.note(KnownEpochs(producer_ids_end=1 + highest_producer_id(opened.manager.logs)))
     rules = _election_rules(base.config)
     reports = ReportRequests(base.metadata, base.peers, environment.config.inter_broker_listener)

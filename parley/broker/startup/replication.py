@@ -41,7 +41,7 @@ class Replication:
 def make_replication(
     environment: Environment, opened: OpenedLogs, base: Foundation, membership: Membership
 ) -> Replication:
-    """Create the parts. They start to work when the broker starts them."""
+    """Create the parts of ``Replication``. They begin their work when the broker starts them."""
     broker_id, config, partitions, peers = base.broker_id, base.config, base.partitions, base.peers
     clock, tasks, epoch = environment.clock, environment.tasks, membership.broker_epoch
     lifecycle = membership.lifecycle

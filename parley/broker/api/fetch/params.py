@@ -9,11 +9,11 @@ from parley.broker.replication.partition import Isolation
 from parley.protocol.messages.fetch import FetchRequest
 
 BATCHES_VERSION = 4
-"""The first version whose clients read v2 batches. Clients of versions 2 and 3 read message format 1, and older clients
-format 0."""
+"""The first version of Fetch whose clients read v2 batches. Clients of versions 2 and 3 read message format 1, and
+older clients format 0."""
 SESSIONS_VERSION = 7
 FOLLOWER_READS_VERSION = 11
-"""The first version in which a consumer may read from a follower (KIP-392)."""
+"""The first version of Fetch in which a consumer may read from a follower (KIP-392)."""
 CURRENT_LEADER_VERSION = 12
 TOPIC_IDS_VERSION = 13
 REPLICA_STATE_VERSION = 15

@@ -30,7 +30,8 @@ from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
 
 UNINITIALIZED_OFFSET: Final = -1
-"""The start offset of state without a known position. The group then starts at ``share.auto.offset.reset``."""
+"""The start offset of state without a known position. The group then starts at the position that
+``share.auto.offset.reset`` selects."""
 
 NO_CHECK: Final = -1
 """The leader epoch or state epoch of a request that must not be checked for fencing."""

@@ -41,7 +41,7 @@ PASSED_ON: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 
 _LEVELS: Final = {"warning": "warning", "error": "error", "exception": "error", "critical": "error", "log": "warning"}
 _PLACES: Final = {"log": 1, "LogRecord": 4}
-"""The index of the event among the arguments, if it is not the first one."""
+"""Method -> the index of the event among its arguments, if the event is not the first argument."""
 _REPORTERS: Final = re.compile(r"\b_?(failures|unexpected)$")
 _PLACEHOLDER: Final = re.compile(r"%[-.\d]*[a-z]")
 

@@ -52,7 +52,7 @@ def new_token(
 ) -> DelegationToken:
     """Return a new token. ``lifetime_ms`` is the lifetime that the client requests; 0 or less means the maximum.
 
-    Raises KafkaError: INVALID_PRINCIPAL_TYPE for a renewer that is not a user, INVALID_REQUEST for too many renewers
+    Raises KafkaError: INVALID_PRINCIPAL_TYPE for a renewer that is not a user, or INVALID_REQUEST for too many renewers
     and for names that are empty or too long.
     """
     if len(renewers) > RENEWERS_MAX or not all(0 < len(each.name) <= NAME_MAX for each in (owner, *renewers)):

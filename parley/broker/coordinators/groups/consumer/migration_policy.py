@@ -27,5 +27,5 @@ class MigrationPolicy(StrEnum):
 
 
 def migration_policy(config: BrokerConfig) -> MigrationPolicy:
-    """Return the policy of a broker."""
+    """Return the migration policy that a broker's configuration specifies."""
     return MigrationPolicy(config.group_consumer_migration_policy.lower())

@@ -73,7 +73,7 @@ def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {
 
 
 def require_empty(group_id: str, shard: GroupShard) -> ShareGroup:
-    """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none, NON_EMPTY_GROUP if it has
+    """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none, or NON_EMPTY_GROUP if it has
     members."""
     group = require_group(group_id, shard, "Group {} not found.")
     if group.members:
