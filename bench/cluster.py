@@ -74,7 +74,8 @@ class KafkaCluster(ReplicatedCluster):
         ]
 
     def start(self) -> float:
-        """Start all nodes together, because a single node has no quorum and does not respond. Returns the seconds."""
+        """Start all nodes together, because a single node has no quorum and does not respond. Returns the seconds until
+        all of them respond."""
         began = time.perf_counter()
         for member in self.members:
             member.launch()

@@ -50,7 +50,7 @@ def medians(figures: Figures) -> dict[str, dict[str, float]]:
 
 
 def table(figures: Figures) -> str:
-    """Format the medians as text, each other broker's with the ratio Parley / broker."""
+    """Format the medians as text. The medians of other brokers include the ratio Parley / broker."""
     rows = medians(figures)
     others = list(dict.fromkeys(name for by_name in rows.values() for name in by_name if name != OURS))
     width = max([48, *map(len, rows)])

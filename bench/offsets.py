@@ -127,7 +127,8 @@ async def outcome(client: Client) -> ErrorCode:
 
 
 async def wait_until_served(client: Client) -> tuple[float, float]:
-    """Wait until a broker serves the offsets. Returns that time, and when it became the group's coordinator."""
+    """Wait until a broker serves the offsets. Returns the time at which it does so, and the time at which it became the
+    group's coordinator."""
     coordinates_since: float | None = None
     deadline = time.perf_counter() + PATIENCE_S
     while (asked := time.perf_counter()) < deadline:

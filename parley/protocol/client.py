@@ -158,7 +158,7 @@ class Client:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
-        """Return the version that ``send`` uses for such a request."""
+        """Return the version that ``send`` uses for a request of this type."""
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
 
     async def hold(self) -> None:

@@ -138,8 +138,8 @@ class StoreRecord:
     note: str = ""
     """The outcome of that move, for display."""
     begun: int = 0
-    """The number of moves started so far, in all the stores that led here. The later of two claims has the higher
-    number."""
+    """The number of moves started so far, including those in the stores that were in charge before this one. The later
+    of two claims has the higher number."""
     came_by: str = ""
     """The id of the move that led here, or "". Later moves that are abandoned leave it unchanged."""
 

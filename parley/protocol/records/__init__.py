@@ -1,1 +1,1 @@
-"""Records on the wire and on disk: reads, builds, checks, compresses and converts them."""
+"""Reads, builds, checks, compresses and converts records in the formats used on the wire and on disk."""

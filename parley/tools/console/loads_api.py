@@ -23,7 +23,7 @@ _RATE_MS: Final = 30_000
 
 
 async def loads(view: ClusterView) -> list[dict[str, Any]]:
-    """Return the running loads, and those that ended within the last minutes. Raises KafkaError if the user may not
+    """Return the running loads, and those that ended recently (``_SHOWN_MS``). Raises KafkaError if the user may not
     read their topic."""
     return shown(await view.kept("loads", lambda: last_records(view, LOADS, _READ_MAX)), SYSTEM_CLOCK.wall_ms())
 

@@ -44,8 +44,7 @@ app = App(
 
 
 def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump a file according to the type given by its name. Raises ``CommandError`` if the name of a segment is
-    malformed."""
+    """Dump a file. Its name determines its type. Raises ``CommandError`` if the name of a segment is malformed."""
     from parley.tools.cli.dump_log import batches, indexes, snapshots
 
     match path.suffix or path.name:
