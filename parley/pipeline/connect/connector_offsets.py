@@ -48,7 +48,7 @@ def alter_sink_offsets(
         raise HerderError(
             f"Failed to alter consumer group offsets for connector {name}: {error.message} (are its tasks stopped?)"
         ) from error
-    return _said("reset" if offsets is None else "altered", was_looked_at)
+    return _success("reset" if offsets is None else "altered", was_looked_at)
 
 
 def alter_source_offsets(
@@ -65,7 +65,7 @@ def alter_source_offsets(
         store.store(name, wanted)
     except ConnectError as error:
         raise HerderError(f"Failed to alter offsets for connector {name}: {error}") from error
-    return _said("reset" if offsets is None else "altered", was_looked_at)
+    return _success("reset" if offsets is None else "altered", was_looked_at)
 
 
 def _ask(connector: Any, name: str, config: Mapping[str, str], wanted: Mapping[Any, Any]) -> bool:
@@ -77,7 +77,7 @@ def _ask(connector: Any, name: str, config: Mapping[str, str], wanted: Mapping[A
         raise HerderError(f"Failed to alter offsets for connector {name}: {error}") from error
 
 
-def _said(what: str, was_looked_at: bool) -> str:
+def _success(what: str, was_looked_at: bool) -> str:
     if was_looked_at:
         return f"The offsets for this connector have been {what} successfully"
     return (

@@ -139,19 +139,19 @@ def _exactly_once(connector: SourceConnector, given: Mapping[str, str], worker: 
     if given.get("exactly.once.support", "").strip().lower() == "required":
         if worker.get("exactly.once.source.support", "").strip().lower() != "enabled":
             yield "exactly.once.support", "This worker does not have exactly-once source support enabled."
-        problem = _asked(lambda: _ONCE[connector.exactly_once_support(given)])
+        problem = _problem_from(lambda: _ONCE[connector.exactly_once_support(given)])
         if problem:
             yield "exactly.once.support", problem
     if given.get("transaction.boundary", "").strip().lower() == "connector":
-        problem = _asked(lambda: "" if connector.can_define_transaction_boundaries(given) else _NO_BOUNDARIES)
+        problem = _problem_from(lambda: "" if connector.can_define_transaction_boundaries(given) else _NO_BOUNDARIES)
         if problem:
             yield "transaction.boundary", problem
 
 
-def _asked(ask: Callable[[], str]) -> str:
+def _problem_from(call: Callable[[], str]) -> str:
     """Call a method of the connector. Returns its result, or the error message if it raises."""
     try:
-        return ask()
+        return call()
     except Exception as error:
         _log.error("a connector failed while its configuration was validated", exc_info=error)
         return f"An unexpected error occurred during validation: {error}"

@@ -78,7 +78,7 @@ def _query(
     return query
 
 
-def _told(progress: Any) -> dict[str, Any]:
+def _line(progress: Any) -> dict[str, Any]:
     """Return the line for a micro-batch. ``done`` is the number of the source topic's offsets that are counted."""
     end = progress["sources"][0]["endOffset"]
     end = json.loads(end) if isinstance(end, str) else end
@@ -119,7 +119,7 @@ def run(
         for progress in query.recentProgress:
             if progress["batchId"] > shown and progress["numInputRows"]:
                 shown = progress["batchId"]
-                print(json.dumps(_told(progress)), flush=True)
+                print(json.dumps(_line(progress)), flush=True)
     failure = query.exception()
     query.stop()
     spark.stop()

@@ -88,10 +88,10 @@ class Note:
     def text(self) -> str:
         """The note as text. It is short: a cluster keeps 4,096 bytes, enough for hundreds of attempts."""
         steps = [after - before for before, after in pairwise((0, *(one.producer_id for one in self.producers)))]
-        said: dict[str, Any] = {"task": self.task, "since_ms": self.since_ms, "steps": steps}
+        note: dict[str, Any] = {"task": self.task, "since_ms": self.since_ms, "steps": steps}
         if any(one.epoch for one in self.producers):
-            said["epochs"] = [one.epoch for one in self.producers]
-        return json.dumps(said, separators=(",", ":"))
+            note["epochs"] = [one.epoch for one in self.producers]
+        return json.dumps(note, separators=(",", ":"))
 
     @classmethod
     def parse(cls, offset: int, text: str) -> Note | None:
@@ -238,10 +238,10 @@ def _marks(rows: pa.RecordBatch) -> Iterator[bytes]:
                for name in ("key", "value", "headers")]  # fmt: skip
     for key, value, pairs in zip(*columns, strict=True):
         parts = [key, value, *(part for pair in pairs or () if pair for part in (pair["key"], pair["value"]))]
-        yield hashlib.blake2b(b"".join(map(_told_apart, parts)), digest_size=16).digest()
+        yield hashlib.blake2b(b"".join(map(_unambiguous, parts)), digest_size=16).digest()
 
 
-def _told_apart(part: Any) -> bytes:
+def _unambiguous(part: Any) -> bytes:
     if part is None:
         return b"-"
     data = part.encode() if isinstance(part, str) else part

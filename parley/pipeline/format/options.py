@@ -269,13 +269,13 @@ def only_topic(options: Mapping[str, str]) -> str | None:
 
 
 def _chosen(given: Mapping[str, str]) -> Chosen:
-    said = [name for name in _CHOICES if name.lower() in given]
-    if len(said) != 1:
+    given_names = [name for name in _CHOICES if name.lower() in given]
+    if len(given_names) != 1:
         raise OptionError(
             "exactly one of the options 'subscribe' (topics, with commas), 'subscribePattern' and 'assign' must be set;"
-            f" {'none is set' if not said else ' and '.join(map(repr, said)) + ' are'}"
+            f" {'none is set' if not given_names else ' and '.join(map(repr, given_names)) + ' are'}"
         )
-    name, text = said[0], given[said[0].lower()].strip()
+    name, text = given_names[0], given[given_names[0].lower()].strip()
     if name == "assign":
         return Chosen(partitions=_assigned(text))
     if name == "subscribePattern":
@@ -453,8 +453,8 @@ def _isolation(client: Mapping[str, str]) -> Isolation:
 
 def _fetch_bytes(client: Mapping[str, str]) -> int:
     names = ("max.partition.fetch.bytes", "fetch.max.bytes")
-    said = [_bounded(client, name, FETCH_BYTES) for name in names if name in client]
-    return min(said, default=FETCH_BYTES)
+    limits = [_bounded(client, name, FETCH_BYTES) for name in names if name in client]
+    return min(limits, default=FETCH_BYTES)
 
 
 # Values.

@@ -122,13 +122,13 @@ def _resolve(
     if isinstance(position, AtTime):
         return cluster.offsets(dict.fromkeys(partitions, position.timestamp_ms), options.isolation)
     specific = isinstance(position, Specific)
-    said = position.offsets if isinstance(position, Specific) else position.timestamps_ms
-    if said.keys() != partitions:
-        missing = ", ".join(map(str, sorted(partitions - said.keys()))) or "none"
-        unknown = ", ".join(map(str, sorted(said.keys() - partitions))) or "none"
+    given = position.offsets if isinstance(position, Specific) else position.timestamps_ms
+    if given.keys() != partitions:
+        missing = ", ".join(map(str, sorted(partitions - given.keys()))) or "none"
+        unknown = ", ".join(map(str, sorted(given.keys() - partitions))) or "none"
         raise OptionError(
             f"'{name if specific else f'{name}ByTimestamp'}' must name every partition of {options.chosen} and no"
             f" other; missing: {missing}, not there: {unknown}" + ("; -1 means latest, -2 earliest" if specific else "")
         )
-    asked = {partition: number for partition, number in said.items() if not specific or number < 0}
-    return dict(said) | cluster.offsets(asked, options.isolation)
+    asked = {partition: number for partition, number in given.items() if not specific or number < 0}
+    return dict(given) | cluster.offsets(asked, options.isolation)

@@ -69,19 +69,19 @@ def _is_of_topics(found: Any) -> bool:
 
 
 class LagListener(StreamingQueryListener):
-    """Calls ``tell`` with the lag after each micro-batch of every query. Without ``tell``, it logs the lag.
+    """Calls ``on_lag`` with the lag after each micro-batch of every query. Without ``on_lag``, it logs the lag.
 
     Add it to a session with ``spark.streams.addListener``.
     """
 
-    def __init__(self, tell: Callable[[Lag], None] | None = None) -> None:
-        self._tell = tell or _logged
+    def __init__(self, on_lag: Callable[[Lag], None] | None = None) -> None:
+        self._on_lag = on_lag or _logged
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         return
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self._tell(lag_of(event.progress))
+        self._on_lag(lag_of(event.progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         return

@@ -89,7 +89,7 @@ class Layout:
             raise BadLayout(f"files cannot be partitioned by {self.partition_by}. Available: {', '.join(FOLDERS)}")
         if self.event_time is not None and not (structured and self._has(self.event_time)):
             raise BadLayout(f"the values have no field {self.event_time} for the event time")
-        if self.event_time is not None and not _tells_time(self._field(self.event_time)):
+        if self.event_time is not None and not _contains_time(self._field(self.event_time)):
             raise BadLayout(
                 f"the field {self.event_time} of type {self._field(self.event_time)} does not contain a time"
             )
@@ -235,10 +235,10 @@ def _times(layout: Layout, values: pa.Array) -> pa.Array:
     """Return the event times of values: null unless a field contains them. Raises one of ``NOT_FITTING``."""
     if layout.event_time is None:
         return pa.nulls(len(values), _MOMENT)
-    told = pc.struct_field(values, layout.event_time)
-    if told.type == _MOMENT:
-        return told
-    return pa.array([None if one is None else moment(one) for one in told.to_pylist()], _MOMENT)
+    given = pc.struct_field(values, layout.event_time)
+    if given.type == _MOMENT:
+        return given
+    return pa.array([None if one is None else moment(one) for one in given.to_pylist()], _MOMENT)
 
 
 def _headers_as_json(headers: Any) -> Any:
@@ -262,7 +262,7 @@ def _as_text(column: Any) -> Any:
     return pa.array(found, pa.string())
 
 
-def _tells_time(kind: pa.DataType) -> bool:
+def _contains_time(kind: pa.DataType) -> bool:
     known = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_integer, pa.types.is_floating, pa.types.is_string)
     return any(is_kind(kind) for is_kind in known)
 

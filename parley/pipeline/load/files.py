@@ -195,8 +195,8 @@ class _File:
         self._filesystem.create_dir(os.path.dirname(target), recursive=True)
         self._filesystem.move(self._pending, target)
         size = self._filesystem.get_file_info(target).size
-        told = statistics(self._writer.writer.metadata) if self._task.destination.format == "delta" else ""
-        return Written(self._path, self._task.range, self._records, size, told)
+        content = statistics(self._writer.writer.metadata) if self._task.destination.format == "delta" else ""
+        return Written(self._path, self._task.range, self._records, size, content)
 
     def delete(self) -> None:
         if not self._stream.closed:

@@ -69,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class BackTask:
+class SendTask:
     """The rows of ``files`` that belong to one partition of the topic, in order.
 
     They are numbered as records of ``producer``, which has no records in the partition before offset ``start``.
@@ -87,7 +87,7 @@ class BackTask:
 
 
 @dataclass(frozen=True, slots=True)
-class BackSettings:
+class SendSettings:
     """What to send, and to which topic. With ``base64``, keys and values in the files are base64."""
 
     connection: Connection
@@ -97,7 +97,7 @@ class BackSettings:
     base64: bool = False
 
 
-Run = Callable[[list[BackTask]], Iterable[int]]
+Run = Callable[[list[SendTask]], Iterable[int]]
 
 
 def on_spark(session: SparkSession) -> Run:
@@ -118,17 +118,16 @@ class _Note:
     topic_id: str = ""
 
 
-def send_back(
-    settings: BackSettings,
+def send_files(
+    settings: SendSettings,
     run: Run,
     *,
-    tell: Callable[[dict[TopicPartition, int], list[str]], None] = lambda starts, files: None,
+    on_begin: Callable[[dict[TopicPartition, int], list[str]], None] = lambda starts, files: None,
 ) -> int:
     """Send the files that have not been sent to the topic yet. Returns the number of records sent by this call.
 
-    Before the first record, calls ``tell`` with the offset in each partition at which this load's records begin, and
-    with the files.
-    Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without files to send.
+    Before the first record, calls ``on_begin`` with the files, and with the offset in each partition at which this
+    load's records begin. Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without files to send.
     """
     system, root = filesystem(settings.uri)
     notes = _Notes(system, root, settings.topic)
@@ -143,7 +142,7 @@ def send_back(
             "be finished"
         )
     tasks = [
-        BackTask(
+        SendTask(
             settings.connection,
             TopicPartition(settings.topic, one),
             count,
@@ -156,13 +155,13 @@ def send_back(
         )
         for one, start in enumerate(note.starts)
     ]
-    tell({task.partition: task.start for task in tasks}, note.files)
+    on_begin({task.partition: task.start for task in tasks}, note.files)
     records = sum(run(tasks))
     notes.finish(note)
     return records
 
 
-def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _Notes) -> _Note | None:
+def _begin(settings: SendSettings, cluster: Cluster, partitions: int, notes: _Notes) -> _Note | None:
     """Return the note of an unfinished load, or a new one; None if there is nothing to send."""
     topic_id = cluster.topic_id(settings.topic)
     while True:
@@ -240,7 +239,7 @@ class _Notes:
         return f"{self._folder}/{note.number:010d}.json"
 
 
-def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
+def _files(settings: SendSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
     """Return the files below the folder, as relative paths, in the order in which their rows are sent.
 
     If the folder is the target of a load, only committed files count: a killed load may have left other files.
@@ -267,7 +266,7 @@ def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[
     return sorted(found, key=lambda path: (os.path.basename(path), path))
 
 
-def send_rows(task: BackTask) -> int:
+def send_rows(task: SendTask) -> int:
     """Send the missing rows of one partition. Returns their number.
 
     Raises KafkaError and OSError, and Overtaken if the topic's log contradicts the note."""
@@ -288,7 +287,7 @@ def send_rows(task: BackTask) -> int:
     )
 
 
-def _send(cluster: Cluster, task: BackTask) -> int:
+def _send(cluster: Cluster, task: SendTask) -> int:
     found = tail(cluster, task.partition, task.producer, task.start)
     if found.end < task.start:
         _log.warning("%s has lost records since this load began: it ends at offset %d", task.partition, found.end)
@@ -308,7 +307,7 @@ def _batch(some: list[Record]) -> Batch:
     return Batch(read_header(made), memoryview(made)[HEADER_SIZE:])
 
 
-def _records(task: BackTask) -> Iterator[Record]:
+def _records(task: SendTask) -> Iterator[Record]:
     """Yield the records of the task's partition, in the order of files and rows."""
     system, root = filesystem(task.uri)
     for number, path in enumerate(task.files):

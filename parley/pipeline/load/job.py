@@ -78,9 +78,9 @@ def on_spark(session: SparkSession) -> Run:
 
 
 def load(
-    settings: LoadSettings, run: Run, *, at_once: int = 4, tell: Callable[[Loaded], None] = lambda _: None
+    settings: LoadSettings, run: Run, *, at_once: int = 4, on_progress: Callable[[Loaded], None] = lambda _: None
 ) -> Loaded:
-    """Load the topic's records that are not in the folder yet. ``tell`` is called once at the start and after every
+    """Load the topic's records that are not in the folder yet. Calls ``on_progress`` once at the start and after every
     commit.
 
     Raises ``ranges.RecordsGone``, ``ranges.TopicRecreated``, ``manifest.LoadConflict``, ``columns.BadRecord``,
@@ -98,7 +98,7 @@ def load(
     last = {place.partition: offset for place, offset in ends.items()}
     wanted = missing(settings.topic, commits.positions, first, last, accept_loss=settings.accept_loss)
     done = Loaded(sum(one.length for one in wanted))
-    tell(done)
+    on_progress(done)
     if wanted or first.keys() - commits.positions.keys():
         commits.begin(first)
         keep_origin(destination, settings.topic, topic_id)
@@ -110,7 +110,7 @@ def load(
         done.records += sum(file.records for file in files)
         done.files += len(files)
         done.size_bytes += sum(file.size_bytes for file in files)
-        tell(done)
+        on_progress(done)
     return done
 
 

@@ -84,8 +84,8 @@ class LoadReport:
             self.show(*self.measure(cluster))
         now = _now_ms()
         with self._lock:
-            told = replace(self._progress, at_ms=now)
-        admin.write(cluster, TopicPartition(LOADS, 0), [told.encode()], now)
+            record = replace(self._progress, at_ms=now)
+        admin.write(cluster, TopicPartition(LOADS, 0), [record.encode()], now)
 
 
 def _now_ms() -> int:

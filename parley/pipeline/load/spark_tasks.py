@@ -31,22 +31,22 @@ def run_tasks(session: SparkSession, work: Callable[[T], R], tasks: Sequence[T])
     """Run tasks, and return their results in order. Raises TaskFailed."""
     from py4j.protocol import Py4JJavaError
 
-    sent = session.sparkContext.parallelize(tasks, len(tasks)).map(Shipped(partial(_answer, work)))
+    sent = session.sparkContext.parallelize(tasks, len(tasks)).map(Shipped(partial(_result_or_failure, work)))
     try:
-        answers: list[R | TaskFailed] = sent.collect()
+        results: list[R | TaskFailed] = sent.collect()
     except Py4JJavaError as error:
-        if (told := missing_module(error)) is not None:
-            raise TaskFailed(told) from error
+        if (message := missing_module(error)) is not None:
+            raise TaskFailed(message) from error
         raise
     found: list[R] = []
-    for one in answers:
+    for one in results:
         if isinstance(one, TaskFailed):
             raise one
         found.append(one)
     return found
 
 
-def _answer(work: Callable[[T], R], task: T) -> R | TaskFailed:
+def _result_or_failure(work: Callable[[T], R], task: T) -> R | TaskFailed:
     try:
         return work(task)
     except KafkaError as error:

@@ -32,8 +32,8 @@ def statistics(metadata: Any) -> str:
             bounds = _bounds([one.min for one in bounded], [one.max for one in bounded])
             if bounds is not None:
                 least[name], greatest[name] = bounds
-    told = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
-    return json.dumps(told)
+    content = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return json.dumps(content)
 
 
 def _bounds(least: Sequence[Any], greatest: Sequence[Any]) -> tuple[Any, Any] | None:

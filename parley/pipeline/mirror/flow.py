@@ -330,7 +330,7 @@ class Flow:
             why = "the target rejects the following records: some later records may be copied twice"
             self._begin_again(done.partition, done.anchor.upstream, why)
         else:
-            self._tell(done)
+            self._log_problem(done)
             return not done.problem
         return True
 
@@ -382,7 +382,7 @@ class Flow:
             why,
         )
 
-    def _tell(self, done: Copied) -> None:
+    def _log_problem(self, done: Copied) -> None:
         before = self._problems.pop(done.partition, "")
         if done.problem:
             self._problems[done.partition] = done.problem

@@ -56,12 +56,13 @@ def run(
     *,
     now_ms: Callable[[], int],
     over: threading.Event,
-    tell: Callable[[Mirror], None],
+    on_progress: Callable[[Mirror], None],
     interval_ms: int = 500,
     once: bool = False,
     checkpoint_dir: str | None = None,
 ) -> Mirror:
-    """Mirror until ``over`` is set or, with ``once``, up to the sources' current ends. Calls ``tell`` repeatedly.
+    """Mirror until ``over`` is set or, with ``once``, up to the sources' current ends. Calls ``on_progress`` after each
+    round of copying.
 
     Raises KafkaError if a cluster is unreachable at the start. With ``once``, raises MirrorFailed.
     """
@@ -74,7 +75,7 @@ def run(
             trigger: dict[str, Any] = (
                 {"availableNow": True} if once else {"processingTime": f"{interval_ms} milliseconds"}
             )
-            query = _query(session, mirror, checkpoint_dir or folder, tell, trigger)
+            query = _query(session, mirror, checkpoint_dir or folder, on_progress, trigger)
             problem = _wait(query, over)
             if once and not problem:
                 break
@@ -89,7 +90,11 @@ def run(
 
 
 def _query(
-    session: SparkSession, mirror: Mirror, checkpoint: str, tell: Callable[[Mirror], None], trigger: dict[str, Any]
+    session: SparkSession,
+    mirror: Mirror,
+    checkpoint: str,
+    on_progress: Callable[[Mirror], None],
+    trigger: dict[str, Any],
 ) -> StreamingQuery:
     from parley.pipeline.mirror.stream import FORMAT, options
 
@@ -97,7 +102,7 @@ def _query(
         ends: dict[int, dict[TopicPartition, int]] = {}
         for flow, topic, partition, end in frame.collect():
             ends.setdefault(flow, {})[TopicPartition(topic, partition)] = end
-        mirror.copy(ends, lambda: tell(mirror))
+        mirror.copy(ends, lambda: on_progress(mirror))
 
     flows = tuple(flow.settings for flow in mirror.flows)
     source = session.readStream.format(FORMAT).options(**options(flows)).load()

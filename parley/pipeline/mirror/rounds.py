@@ -92,8 +92,8 @@ class Mirror:
         """Return the current ends of everything that can be copied."""
         return {flow.number: flow.ends() for flow in self.copying}
 
-    def copy(self, ends: Ends, tell: Callable[[], None] = lambda: None) -> None:
-        """Copy up to these ends, in rounds. ``tell`` is called before the first round and after each round.
+    def copy(self, ends: Ends, on_round: Callable[[], None] = lambda: None) -> None:
+        """Copy up to these ends, in rounds. ``on_round`` is called before the first round and after each round.
 
         Ranges that are stuck are left for the next call.
         """
@@ -104,14 +104,14 @@ class Mirror:
             elif not _guarded(flow, "looking at both clusters", partial(flow.look, wanted.get(flow.number, {}))):
                 wanted.pop(flow.number, None)
                 flow.hold_back()
-        tell()
+        on_round()
         while ranges := [one for flow in self.copying for one in flow.plan(wanted.get(flow.number, {}))]:
             for done in self._run(ranges):
                 if not self.flows[done.flow].take(done):
                     wanted[done.flow].pop(done.partition, None)
             if time.monotonic() >= self._flushed_at + FLUSH_S:
                 self.flush()
-            tell()
+            on_round()
 
     def flush(self) -> None:
         """Store the progress of all flows."""

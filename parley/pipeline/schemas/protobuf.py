@@ -189,8 +189,8 @@ def _compiled(text: str, name: str, others: dict[str, FileDescriptorProto]) -> F
         except subprocess.TimeoutExpired:
             raise BadSchema(f"Invalid Protobuf schema: protoc did not finish within {_SECONDS:g} s") from None
         if done.returncode:
-            said = done.stderr.decode(errors="replace").replace(f"{folder}/", "").splitlines()
-            errors = [line for line in said if line.startswith(NAME)] or said
+            lines = done.stderr.decode(errors="replace").replace(f"{folder}/", "").splitlines()
+            errors = [line for line in lines if line.startswith(NAME)] or lines
             raise BadSchema(f"Invalid Protobuf schema: {'; '.join(errors)[:2000]}")
         found = FileDescriptorSet.FromString((folder / "made").read_bytes())
     return found.file[0]

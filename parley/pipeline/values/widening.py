@@ -108,18 +108,20 @@ def _widened(kind: Any, value: Any, declared: Any, fractions: Fractions) -> Any:
 
 def _struct_for(kind: Any, value: Mapping[Any, Any], declared: Any, fractions: Fractions) -> Any:
     known = {field.name: field.type for field in kind}
-    said = {field.name: field.type for field in declared} if declared is not None and types.is_struct(declared) else {}
+    fields = (
+        {field.name: field.type for field in declared} if declared is not None and types.is_struct(declared) else {}
+    )
     for name, each in value.items():
         if not isinstance(name, str):
             raise DoesNotFit(f"an object with {kind_of(name)} for a name", kind)
-        known[name] = _widened_inside(known.get(name, UNKNOWN), each, said.get(name), fractions, name)
+        known[name] = _widened_inside(known.get(name, UNKNOWN), each, fields.get(name), fractions, name)
     return pa.struct(list(known.items()))
 
 
 def _list_for(kind: Any, value: Iterable[Any], declared: Any, fractions: Fractions) -> Any:
-    said = declared.value_type if declared is not None and types.is_list(declared) else None
+    element = declared.value_type if declared is not None and types.is_list(declared) else None
     for index, each in enumerate(value):
-        kind = _widened_inside(kind, each, said, fractions, f"[{index}]")
+        kind = _widened_inside(kind, each, element, fractions, f"[{index}]")
     return pa.list_(kind)
 
 
@@ -171,8 +173,8 @@ def _finer(kind: Any, declared: Any) -> str:
 
 def _wider_integer(kind: Any, value: Any, declared: Any, fractions: Fractions) -> Any:
     if whole_of(value) is not None and not (isinstance(value, float) and abs(value) > EXACT_DOUBLES):
-        said = [declared] if declared in INTEGERS else []
-        wider = [one for one in (*said, *INTEGERS) if INTEGERS[one] > INTEGERS[kind] and fits(value, one)]
+        first = [declared] if declared in INTEGERS else []
+        wider = [one for one in (*first, *INTEGERS) if INTEGERS[one] > INTEGERS[kind] and fits(value, one)]
         if wider:
             return wider[0]
     elif isinstance(value, float) and fractions is Fractions.DOUBLE:

@@ -245,11 +245,11 @@ def _export(session: Any, options: Options) -> None:
             report = stack.enter_context(LoadReport(settings.connection, topic, settings.uri, EXPORT))
             at_once = max(2, parallelism(session))
 
-            def tell(done: Loaded, bar: _Bar = bar, report: LoadReport = report) -> None:
+            def on_progress(done: Loaded, bar: _Bar = bar, report: LoadReport = report) -> None:
                 bar.show(done)
                 report.show(done.offsets, done.wanted)
 
-            done = load(settings, on_spark(session), at_once=at_once, tell=tell)
+            done = load(settings, on_spark(session), at_once=at_once, on_progress=on_progress)
         print(
             f"{topic}: {done.records:,} records in {done.files:,} files ({bytes_text(done.size_bytes)}) "
             f"added to {settings.uri}."
@@ -274,14 +274,14 @@ def _below(output: str, topic: str) -> str:
 
 def _import(session: Any, options: Options) -> None:
     from parley.pipeline.client.cluster import LATEST, Cluster, TopicPartition
-    from parley.pipeline.load.files_to_topic import BackSettings, on_spark, send_back
+    from parley.pipeline.load.files_to_topic import SendSettings, on_spark, send_files
     from parley.pipeline.load.progress import IMPORT
     from parley.pipeline.load.reporting import LoadReport
     from parley.pipeline.load.row_count import RowCount
 
     connection = _connection(options)
     as_base64 = "base64" in (options.key_format, options.value_format)
-    settings = BackSettings(connection, options.to_topic, options.input, options.format, as_base64)
+    settings = SendSettings(connection, options.to_topic, options.input, options.format, as_base64)
     with LoadReport(connection, options.to_topic, options.input, IMPORT) as report:
 
         def begin(starts: dict[TopicPartition, int], files: list[str]) -> None:
@@ -293,7 +293,7 @@ def _import(session: Any, options: Options) -> None:
 
             report.measure = sent
 
-        records = send_back(settings, on_spark(session), tell=begin)
+        records = send_files(settings, on_spark(session), on_begin=begin)
     print(f"{records:,} records were sent to {options.to_topic}.")
 
 

@@ -221,11 +221,11 @@ def _run(settings: MirrorSettings, options: Options) -> None:
 def _mirror(session: Any, settings: MirrorSettings, options: Options, over: Event) -> None:
     from parley.pipeline.mirror.job import run
 
-    tell = _Progress(options.json_output)
+    show = _Progress(options.json_output)
     aborts = (options.abort_on_send_failure or ("true" if options.consumer_config else "false")) == "true"
 
     def watch(mirror: Mirror) -> None:
-        tell(mirror)
+        show(mirror)
         if aborts and any(flow.problems for flow in mirror.copying):
             over.set()
 
@@ -234,12 +234,12 @@ def _mirror(session: Any, settings: MirrorSettings, options: Options, over: Even
         settings,
         now_ms=lambda: int(time.time() * 1000),
         over=over,
-        tell=watch,
+        on_progress=watch,
         interval_ms=options.interval_ms,
         once=options.once,
         checkpoint_dir=options.checkpoint_dir,
     )
-    tell(done, last=True)
+    show(done, last=True)
     refused = [f"{place}: {problem}" for flow in done.copying for place, problem in flow.problems.items()]
     if aborts and refused:
         raise CommandError(

@@ -19,7 +19,7 @@ from parley.pipeline.client.cluster import Cluster, Connection
 from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.load.columns import BadRecord, Layout
 from parley.pipeline.load.files import Task, Written, write_range
-from parley.pipeline.load.files_to_topic import BackSettings, BackTask, send_back, send_rows
+from parley.pipeline.load.files_to_topic import SendSettings, SendTask, send_files, send_rows
 from parley.pipeline.load.job import LoadSettings, load
 from parley.pipeline.load.manifest import LoadConflict
 from parley.pipeline.mirror.appending import Overtaken, new_producer
@@ -33,7 +33,7 @@ class Killed(Exception):
     """Simulates kill -9."""
 
 
-def in_process(tasks: list[BackTask]) -> list[int]:
+def in_process(tasks: list[SendTask]) -> list[int]:
     return [send_rows(task) for task in tasks]
 
 
@@ -52,21 +52,21 @@ def test_loaded_files_become_the_same_records_exactly_once(
     connection = Connection(bootstrap=bootstrap)
     load(LoadSettings(connection, there, str(tmp_path), kind, Layout(), per_file=500), written)
     produce(bootstrap, again, [(None, b"was there", 1, ())], 0)
-    settings = BackSettings(connection, again, str(tmp_path), kind)
+    settings = SendSettings(connection, again, str(tmp_path), kind)
 
-    def dying(tasks: list[BackTask]) -> list[int]:
+    def dying(tasks: list[SendTask]) -> list[int]:
         in_process(tasks[:1])
         raise Killed
 
     with pytest.raises(Killed):
-        send_back(settings, dying)
-    assert send_back(settings, in_process) == 100
-    assert send_back(settings, in_process) == 0
+        send_files(settings, dying)
+    assert send_files(settings, in_process) == 100
+    assert send_files(settings, in_process) == 0
     assert as_rows(read(bootstrap, again, 0))[1:] == rows(1200)
     assert as_rows(read(bootstrap, again, 1)) == rows(100, 5000)
     produce(bootstrap, there, rows(10, 1200), 0)
     load(LoadSettings(connection, there, str(tmp_path), kind, Layout()), written)
-    assert send_back(settings, in_process) == 10
+    assert send_files(settings, in_process) == 10
     assert as_rows(read(bootstrap, again, 0))[1:] == rows(1210)
 
 
@@ -75,8 +75,8 @@ def test_any_rows_become_records(kafka_broker: KafkaBroker, tmp_path: Path) -> N
     topic = create(bootstrap, "rows", 2)
     pa_parquet.write_table(pa.table({"id": [1, 2], "name": ["a", None]}), tmp_path / "x.parquet")
     (tmp_path / "y.parquet").write_bytes((tmp_path / "x.parquet").read_bytes())
-    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
-    assert send_back(settings, in_process) == 4
+    settings = SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    assert send_files(settings, in_process) == 4
     for partition in range(2):
         found = [message.value() for message in read(bootstrap, topic, partition)]
         assert found == [b'{"id":1,"name":"a"}', b'{"id":2,"name":null}']
@@ -96,7 +96,7 @@ def test_values_of_fields_come_back_as_json_has_them(kafka_broker: KafkaBroker, 
     sent = {}
     for kind_of_file in ("parquet", "json"):
         topic = create(bootstrap, f"fields-{kind_of_file}")
-        send_back(BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), kind_of_file), in_process)
+        send_files(SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), kind_of_file), in_process)
         (sent[kind_of_file],) = read(bootstrap, topic)
     assert sent["parquet"].key() == b"\xff"
     whole = f'{{"price":{price},"raw":"/w==","at":"2026-11-22T00:00:00+00:00","counts":{{"a":1}},"rate":0.1}}'
@@ -121,7 +121,7 @@ def test_csv_and_json_come_back(kafka_broker: KafkaBroker, tmp_path: Path) -> No
         connection = Connection(bootstrap=bootstrap)
         layout = Layout("string", "string", text=kind == "csv")
         load(LoadSettings(connection, there, str(tmp_path / kind), kind, layout), written)
-        send_back(BackSettings(connection, topic, str(tmp_path / kind), kind), in_process)
+        send_files(SendSettings(connection, topic, str(tmp_path / kind), kind), in_process)
         assert as_rows(read(bootstrap, topic)) == records
 
 
@@ -139,31 +139,31 @@ def test_files_left_by_a_killed_load_are_not_sent(kafka_broker: KafkaBroker, tmp
     with pytest.raises(Killed):
         load(settings, dying, at_once=1)
     assert len(list(tmp_path.glob("*.parquet"))) == 2
-    assert send_back(BackSettings(settings.connection, again, str(tmp_path), "parquet"), in_process) == 4
+    assert send_files(SendSettings(settings.connection, again, str(tmp_path), "parquet"), in_process) == 4
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_a_file_of_another_kind_is_named(kafka_broker: KafkaBroker, tmp_path: Path, kind: str) -> None:
     topic = create(kafka_broker.bootstrap_servers, f"broken-{kind}")
     (tmp_path / f"x.{kind}").write_bytes(b'\xff{"a": 1\n1,2\n')
-    settings = BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), kind)
+    settings = SendSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), kind)
     with pytest.raises(BadRecord, match=f"x.{kind}"):
-        send_back(settings, in_process)
+        send_files(settings, in_process)
 
 
 def test_a_file_with_invalid_base64_is_not_sent(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic = create(kafka_broker.bootstrap_servers, "no-base64")
     pa_parquet.write_table(pa.table({"value": ["AA==", "A_=="]}), tmp_path / "x.parquet")
-    settings = BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet", True)
+    settings = SendSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet", True)
     with pytest.raises(BadRecord, match="not base64"):
-        send_back(settings, in_process)
+        send_files(settings, in_process)
 
 
 def test_a_folder_without_files_is_said(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic = create(kafka_broker.bootstrap_servers, "without-files")
     with pytest.raises(ValueError, match="contains no parquet files"):
-        send_back(
-            BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet"),
+        send_files(
+            SendSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet"),
             in_process,
         )
 
@@ -187,14 +187,14 @@ def test_an_application_that_was_the_only_writer_is_not_a_load(kafka_broker: Kaf
             application.produce(topic, b"other %d" % one, partition=0)
         assert application.flush(30) == 0
 
-    def meanwhile(tasks: list[BackTask]) -> list[int]:
+    def meanwhile(tasks: list[SendTask]) -> list[int]:
         write(10)
         return in_process(tasks)
 
     write(100)
     expected = some_files(tmp_path, 50)
-    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
-    assert send_back(settings, meanwhile) == 50
+    settings = SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    assert send_files(settings, meanwhile) == 50
     write(50)
     found = [message.value() for message in read(bootstrap, topic)]
     assert found[110:160] == expected
@@ -205,9 +205,9 @@ def test_others_may_write_between_a_kill_and_the_next_start(kafka_broker: KafkaB
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "between")
     expected = some_files(tmp_path, 12_000)
-    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    settings = SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
 
-    def dying(tasks: list[BackTask]) -> list[int]:
+    def dying(tasks: list[SendTask]) -> list[int]:
         produce(bootstrap, topic, [(None, b"other", 1, ())])
         in_process(tasks)
         produce(bootstrap, topic, [(None, b"other", 1, ())])
@@ -215,8 +215,8 @@ def test_others_may_write_between_a_kill_and_the_next_start(kafka_broker: KafkaB
 
     for _ in range(2):
         with pytest.raises(Killed):
-            send_back(settings, dying)
-    assert send_back(settings, in_process) == 0
+            send_files(settings, dying)
+    assert send_files(settings, in_process) == 0
     assert [value for one in read(bootstrap, topic) if (value := one.value()) != b"other"] == expected
 
 
@@ -226,7 +226,7 @@ def test_two_loads_that_begin_at_the_same_moment_are_one(
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "both")
     expected = some_files(tmp_path, 12_000)
-    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    settings = SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
     both_there = Barrier(2)
 
     def together(cluster: Cluster) -> ProducerId:
@@ -235,7 +235,7 @@ def test_two_loads_that_begin_at_the_same_moment_are_one(
 
     monkeypatch.setattr("parley.pipeline.load.files_to_topic.new_producer", together)
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda _: send_back(settings, in_process), range(2)))
+        list(threads.map(lambda _: send_files(settings, in_process), range(2)))
     assert [message.value() for message in read(bootstrap, topic)] == expected
 
 
@@ -243,12 +243,12 @@ def test_a_recreated_topic_gets_all_rows(kafka_broker: KafkaBroker, tmp_path: Pa
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "anew")
     expected = some_files(tmp_path, 10)
-    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
-    assert send_back(settings, in_process) == 10
+    settings = SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    assert send_files(settings, in_process) == 10
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(30)
     create(bootstrap, topic)
-    assert send_back(settings, in_process) == 10
+    assert send_files(settings, in_process) == 10
     assert [message.value() for message in read(bootstrap, topic)] == expected
 
 
@@ -257,32 +257,32 @@ def test_notes_of_an_older_version(kafka_broker: KafkaBroker, tmp_path: Path, ca
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "older")
     some_files(tmp_path, 10)
-    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    settings = SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
     older = tmp_path / "_parley" / f"back-{topic}.json"
     older.parent.mkdir()
     older.write_text(json.dumps({"finished": True, "files": ["x.parquet"], "sent": [], "starts": [0]}))
-    assert send_back(settings, in_process) == 0
+    assert send_files(settings, in_process) == 0
     older.write_text(json.dumps({"finished": False, "files": ["x.parquet"], "sent": [], "starts": [0]}))
-    assert send_back(settings, in_process) == 10
+    assert send_files(settings, in_process) == 10
     assert "some may be duplicated" in caplog.text
-    assert send_back(settings, in_process) == 0
+    assert send_files(settings, in_process) == 0
 
 
 def test_rows_that_were_sent_and_deleted_are_not_guessed_at(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "guess")
     some_files(tmp_path, 4000)  # more batches than a log remembers of a producer
-    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    settings = SendSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
 
-    def dying(tasks: list[BackTask]) -> list[int]:
+    def dying(tasks: list[SendTask]) -> list[int]:
         in_process(tasks)
         raise Killed
 
     with pytest.raises(Killed):
-        send_back(settings, dying)
+        send_files(settings, dying)
     delete_records(bootstrap, topic, 0, 4000)
     with pytest.raises(Overtaken, match="remove _parley/back/guess"):
-        send_back(settings, in_process)
+        send_files(settings, in_process)
 
 
 def test_a_delta_table_is_not_sent_as_the_files_it_is_made_of(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
@@ -293,6 +293,6 @@ def test_a_delta_table_is_not_sent_as_the_files_it_is_made_of(kafka_broker: Kafk
     for kind in ("delta", "parquet"):
         load(LoadSettings(connection, topic, str(tmp_path / kind), kind, Layout()), written)
     with pytest.raises(LoadConflict, match="is a Delta table: use --format delta"):
-        send_back(BackSettings(connection, topic, str(tmp_path / "delta"), "parquet"), in_process)
+        send_files(SendSettings(connection, topic, str(tmp_path / "delta"), "parquet"), in_process)
     with pytest.raises(ValueError, match="is not a Delta table"):
-        send_back(BackSettings(connection, topic, str(tmp_path / "parquet"), "delta"), in_process)
+        send_files(SendSettings(connection, topic, str(tmp_path / "parquet"), "delta"), in_process)

@@ -38,7 +38,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def once() -> None:
     session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None), sparkContext=None)
-    job.run(session, MirrorSettings(()), now_ms=lambda: 0, over=threading.Event(), tell=lambda _: None, once=True)
+    job.run(
+        session, MirrorSettings(()), now_ms=lambda: 0, over=threading.Event(), on_progress=lambda _: None, once=True
+    )
 
 
 def test_a_single_run_is_also_repeated_after_temporary_errors(begun: list[str]) -> None:

@@ -41,7 +41,7 @@ def copy_all(spark: SparkSession, a: str, b: str) -> None:
         settings,
         now_ms=lambda: int(time.time() * 1000),
         over=threading.Event(),
-        tell=lambda _: None,
+        on_progress=lambda _: None,
         once=True,
     )
 

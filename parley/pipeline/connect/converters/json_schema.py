@@ -25,8 +25,8 @@ def to_json(schema: Schema, convert: Convert) -> dict[str, Any]:
     elif schema.type is SchemaType.STRUCT:
         made["fields"] = [{**to_json(one.schema, convert), "field": one.name} for one in schema.fields]
     made["optional"] = schema.optional
-    said = {"name": schema.name, "version": schema.version, "doc": schema.doc}
-    made |= {name: value for name, value in said.items() if value is not None}
+    parts = {"name": schema.name, "version": schema.version, "doc": schema.doc}
+    made |= {name: value for name, value in parts.items() if value is not None}
     if schema.parameters:
         made["parameters"] = dict(schema.parameters)
     if schema.default is not None:

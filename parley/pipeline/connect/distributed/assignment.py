@@ -141,7 +141,8 @@ class Share:
         )
         if assignment.revoked:
             await self._running.stop(assignment.revoked)
-            await self._told()  # otherwise this worker's last states could arrive after those of the next worker
+            # Otherwise this worker's last states could arrive after those of the next worker.
+            await self._reports_written()
             self._membership.rejoin()
         elif assignment.delay_ms > 0:
             self._membership.rejoin(assignment.delay_ms / 1000)
@@ -166,7 +167,7 @@ class Share:
             one.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await self._running.stop(self._running.work)
-        await self._told()
+        await self._reports_written()
 
     def _lead(self, assignment: Assignment, member_id: str) -> None:
         if assignment.leader != member_id:
@@ -184,7 +185,7 @@ class Share:
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
-    async def _told(self) -> None:
+    async def _reports_written(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._sync_seconds):
                 await self._status_writer.drained()

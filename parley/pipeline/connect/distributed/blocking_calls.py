@@ -18,19 +18,19 @@ async def in_thread(what: Callable[..., T], *arguments: object) -> T:
     """Run the call. Returns its result, or raises its exception. If the caller is cancelled, the call continues in its
     thread."""
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
+    result: asyncio.Future[T] = loop.create_future()
 
-    def tell(tell_it: Callable[[Any], None], value: object) -> None:
-        if not answer.done():
-            tell_it(value)
+    def deliver(settle: Callable[[Any], None], value: object) -> None:
+        if not result.done():
+            settle(value)
 
     def run() -> None:
         try:
-            told = (answer.set_result, what(*arguments))
+            outcome = (result.set_result, what(*arguments))
         except BaseException as error:  # the waiting caller raises it
-            told = (answer.set_exception, error)  # type: ignore[assignment]
+            outcome = (result.set_exception, error)  # type: ignore[assignment]
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, *told)
+            loop.call_soon_threadsafe(deliver, *outcome)
 
     threading.Thread(target=run, name=f"connect-{getattr(what, '__name__', 'call')}", daemon=True).start()
-    return await answer
+    return await result

@@ -134,7 +134,7 @@ class Following:
                 self._counts.pop(name, None)
                 self._worked_out.pop(name, None)
                 self._do(self._running.stop(self._of(name)))
-                self._share_anew()
+                self._rejoin()
             case Change.TASKS:
                 self._tasks(name)
             case Change.TARGET:
@@ -147,7 +147,7 @@ class Following:
     def _connector(self, name: str) -> None:
         if name not in self._counts:
             self._counts[name] = 0
-            self._share_anew()
+            self._rejoin()
         elif name in self._running.work.connectors:
             self._do(self._running.restart(Work(connectors=frozenset((name,)))))
 
@@ -155,7 +155,7 @@ class Following:
         count = len(self._configs.state.tasks[name])
         if self._counts.get(name) != count:
             self._counts[name] = count
-            self._share_anew()
+            self._rejoin()
         else:
             self._do(self._running.restart(self._running.reconfigured(name)))
 
@@ -163,7 +163,7 @@ class Following:
         work = self._running.work
         return Work(work.connectors & {name}, frozenset(task for task in work.tasks if task.connector == name))
 
-    def _share_anew(self) -> None:
+    def _rejoin(self) -> None:
         """Join again, as does every worker that reads this change. Heartbeats alone would spread it more slowly."""
         if self._share.joined.is_set():
             self._membership.rejoin()

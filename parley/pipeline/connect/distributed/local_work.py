@@ -81,10 +81,10 @@ class Running:
     # Events of the worker: WorkerEvents.
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
-        self._loop.call_soon_threadsafe(self._say, name, state, trace)
+        self._loop.call_soon_threadsafe(self._report, name, state, trace)
 
     def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
-        self._loop.call_soon_threadsafe(self._say, task, state, trace)
+        self._loop.call_soon_threadsafe(self._report, task, state, trace)
 
     def reconfigure(self, name: str) -> None:
         self._loop.call_soon_threadsafe(self._reconfigure, name)
@@ -99,7 +99,7 @@ class Running:
     def verify(self, task: TaskId, generation: int) -> None:
         asyncio.run_coroutine_threadsafe(self._verify(task, generation), self._loop).result()
 
-    def _say(self, of: str | TaskId, state: State, trace: str | None = None) -> None:
+    def _report(self, of: str | TaskId, state: State, trace: str | None = None) -> None:
         """Report a state. If a connector has started, request its tasks."""
         name = of.connector if isinstance(of, TaskId) else of
         if state is State.FAILED:
@@ -141,9 +141,9 @@ class Running:
         again = work & self.work
         await self.stop(again)
         for name in again.connectors:
-            self._say(name, State.RESTARTING)
+            self._report(name, State.RESTARTING)
         for task in again.tasks:
-            self._say(task, State.RESTARTING)
+            self._report(task, State.RESTARTING)
         await self.start(again)
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
@@ -197,7 +197,7 @@ class Running:
 
     def failed(self, name: str, error: BaseException) -> None:
         """Report that a connector of this worker cannot continue."""
-        self._say(name, State.FAILED, stack_trace(error))
+        self._report(name, State.FAILED, stack_trace(error))
 
     async def _in_turn(self, name: str, what: Callable[..., Awaitable[T]], *arguments: object) -> T:
         async with self._locks.setdefault(name, asyncio.Lock()):
@@ -231,7 +231,7 @@ class Running:
             start = partial(self._worker.start_task, task, count, connector, config, target, generation=generation)
             await in_thread(start)
         except Exception as error:
-            self._say(task, State.FAILED, stack_trace(error))
+            self._report(task, State.FAILED, stack_trace(error))
 
     async def _stop_of(self, name: str, work: Work) -> None:
         tasks = sorted(task for task in work.tasks & self.work.tasks if task.connector == name)
@@ -256,6 +256,6 @@ class Running:
         if name in self._state().connectors:
             wanted = set(self._state().task_ids(name))
             for task in tasks & wanted:
-                self._say(task, State.UNASSIGNED)
+                self._report(task, State.UNASSIGNED)
             for one in connectors:
-                self._say(one, State.UNASSIGNED)
+                self._report(one, State.UNASSIGNED)

@@ -100,7 +100,7 @@ class Tolerance:
 
     def failed(self, stage: Stage, of: object, error: BaseException, record: object) -> LeftOut:
         """Skip a record, and return the exception to raise. Raises ConnectError if the failure is not tolerated."""
-        self._say(stage, of, error, record)
+        self._log_failure(stage, of, error, record)
         if self.settings["errors.tolerance"] != "all":
             raise ConnectError(
                 f"Tolerance exceeded in error handler: {stage.value} of {self.task} by {_class_name(of)}: {error}"
@@ -109,7 +109,7 @@ class Tolerance:
             self.send_dead(record, self._context(stage, of, error, record))
         return LeftOut(str(error))
 
-    def _say(self, stage: Stage, of: object, error: BaseException, record: object) -> None:
+    def _log_failure(self, stage: Stage, of: object, error: BaseException, record: object) -> None:
         if not self.settings["errors.log.enable"]:
             return
         about = ""

@@ -12,7 +12,7 @@ from tests.support.java_archives import small_spark
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
-def test_the_whole_way_with_a_kill(
+def test_make_pipeline_with_a_kill(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     commits = "".join(f"@{n:040} {1_700_000_000 + 60 * n}\n\n1\t0\tdocs/{n}.md\n2\t1\t{n}.py\n" for n in range(60))
