@@ -290,8 +290,8 @@ class Nodes:
         """Return the rules that the leaders also apply."""
         return ElectionRules(self.configs.get(topic, LogConfig()).min_insync_replicas)
 
-    async def submit(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
-        """Decide like the controller."""
+    async def submit(self, decide: Callable[[MetadataImage], Decision[Any]], *, is_slow: bool = False) -> Any:
+        """Decide like the controller, but never in a thread."""
         decision = decide(self.image)
         if decision.changes:
             self.change(*decision.changes)
