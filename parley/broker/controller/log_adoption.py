@@ -43,9 +43,9 @@ def adopt_partitions(
     new_id: Callable[[], UUID],
     compacted: frozenset[str],
 ) -> Decision[list[str]]:
-    """Create topics from the partitions found. Return the names of the topics.
+    """Create topics from the partitions found. Returns the names of the topics.
 
-    Topics in ``compacted`` get ``cleanup.policy=compact``, all others unlimited retention.
+    Topics in ``compacted`` get ``cleanup.policy=compact``, and all others get unlimited retention.
     """
     by_topic: dict[str, dict[int, FoundPartition]] = defaultdict(dict)
     for partition in found:

@@ -1,7 +1,7 @@
 """The metadata image: everything the cluster has agreed on, as one immutable value.
 
 * An image is never changed. ``MetadataImage.apply`` returns the next image, which shares all unchanged parts.
-* Epochs are data: controller, broker, leader and partition epochs are plain integers, kept as values, and only grow.
+* The epochs of the controller, brokers, leaders and partitions are plain integers, and never decrease.
 * ``version`` counts the deltas of one controller epoch; ``(controller_epoch, version)`` orders any two images.
 """
 

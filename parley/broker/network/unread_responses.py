@@ -8,8 +8,8 @@ from typing import Final, Protocol
 UNREAD_BYTES_MAX: Final = 64 << 20
 """The maximum number of bytes of unread responses in memory. Above this limit, stalled connections are closed."""
 STALLED_S: Final = 10.0
-"""A client is stalled if it has read nothing for this many seconds. The more the bytes exceed their limit, the shorter
-this time: 5 s at twice the limit."""
+"""A client is stalled if it has read nothing for this many seconds. The more the unread responses exceed their limit,
+the shorter this time: 5 s at twice the limit."""
 CHECK_S: Final = 1.0
 """The interval, in seconds, at which the bytes are counted while a client does not read its responses."""
 

@@ -70,7 +70,8 @@ QuotaOf = Callable[[RequestContext, int], MutationQuota]
 """Returns the quota for the changes of a request, given the first version for which the quota is strict."""
 
 NEVER_STRICT: Final = 1 << 15
-"""Higher than any version of a request: the changes are made, and the client is throttled afterwards."""
+"""For requests whose quota is not strict in any version: the changes are made, and the client is throttled afterwards.
+The value is higher than any version."""
 
 UNLIMITED: Final = MutationQuota(None, 0.0, is_strict=False, monotonic=lambda: 0.0)
 """The quota object for clients without a quota."""

@@ -1,4 +1,5 @@
-"""The conditions of a rolling restart: all replicas have caught up, and no replica is needed.
+"""The conditions of a rolling restart: all replicas of this broker are in sync, and no partition would have fewer
+in-sync replicas than ``min.insync.replicas`` if the broker stopped.
 
 The pages ``/insyncz`` and ``/stopz`` of ``metrics.listener`` show them. Both use only the metadata of the broker that
 serves them, so they need no login and no request to another broker.

@@ -199,8 +199,8 @@ class StoreMoveDriver:
         """Carry out a move. Returns None if the cluster now uses the requested store, otherwise the reason for the
         failure.
 
-        The controller that is elected in the new store reports the end of a successful move. If the requested store was
-        already in charge, the reported state is the state before the request.
+        The controller that is elected in the new store reports the end of a successful move. If the cluster already
+        uses the requested store, the reported state is the state before the request.
         """
 
         def on_step(step: Step, detail: str) -> None:

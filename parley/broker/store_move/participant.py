@@ -177,11 +177,11 @@ class StoreMoveParticipant:
         _log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
 
     async def open_again(self, failed: Callable[[str], None]) -> None:
-        """Open the current store again: it is the same store, but was set back. Retries until the store responds, and
-        calls ``failed(reason)`` after each attempt in which it did not.
+        """Open the current store again, after it was set back. Retries until the store responds, and calls
+        ``failed(reason)`` after each failed attempt.
 
         Raises the errors of ``Backend.open``, for example WrongStore if there is another store now. Raises Moved if the
-        restored store is not in charge.
+        restored store names another store as the one in use.
         """
         old = self.store
         await self._leave(old)

@@ -264,7 +264,8 @@ def leave(
 
 
 def _leaver(leaving: LeaveGroupRequest.MemberIdentity, group: ConsumerGroup) -> Member:
-    """Return a member of either protocol: administrators remove members of both with this request."""
+    """Return the member that leaves. It may use either protocol, because administrators remove members of both
+    protocols with LeaveGroup."""
     if leaving.group_instance_id is None:
         return require_member(group, leaving.member_id)
     static = group.members.get(group.static_ids.get(leaving.group_instance_id, ""))

@@ -152,7 +152,7 @@ def regex_tombstone(group_id: str, regex: str) -> KeyValue:
 
 
 def old_metadata_tombstone(group_id: str) -> KeyValue:
-    """Return the record that deletes the topic metadata of an older broker."""
+    """Return the record that deletes the topic metadata that an older broker stored."""
     return encode_stored(ConsumerGroupPartitionMetadataKey(group_id=group_id), OLD_METADATA), None
 
 
