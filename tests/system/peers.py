@@ -75,6 +75,7 @@ PAUSE_SECONDS: Final = 5
 
 Artifact = tuple[str, str, str]
 
+_COPYING: Final[Artifact] = ("org.apache.maven.plugins", "maven-dependency-plugin", "3.6.1")
 _LOG4J2: Final = "2.24.3"
 KAFKA: Final[dict[str, tuple[Artifact, ...]]] = {
     "4.3.1": (
@@ -227,10 +228,11 @@ def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"kafka-{version}.") as name:
         folder = Path(name) / "new"
         folder.mkdir()
-        (folder / "pom.xml").write_text(_pom(artifacts))
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-        options = ["-DincludeScope=runtime", f"-DoutputDirectory={folder / 'libs'}"]
-        _again(["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), goal, *options], MAVEN_SECONDS)
+        dependencies = "".join(f"<dependency>{_element(artifact)}</dependency>" for artifact in artifacts)
+        (folder / "pom.xml").write_text(_pom(f"<dependencies>{dependencies}</dependencies>"))
+        _maven(
+            folder / "pom.xml", "copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder / 'libs'}"
+        )
         (folder / "VERSION").write_text(f"{version}\n")
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
@@ -244,11 +246,11 @@ def install_artifacts(name: str, artifacts: Sequence[Artifact]) -> None:
     CACHE.mkdir(exist_ok=True)
     print(f"Fetching {name}.", flush=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{target.name}.") as temporary:
-        folder = Path(temporary) / "new"
-        for artifact in artifacts:
-            goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
-            options = [f"-Dartifact={':'.join(artifact)}", f"-DoutputDirectory={folder}"]
-            _again(["mvn", "-q", "-B", goal, *options], MAVEN_SECONDS)
+        folder, pom = Path(temporary) / "new", Path(temporary) / "pom.xml"
+        items = "".join(f"<artifactItem>{_element(artifact)}</artifactItem>" for artifact in artifacts)
+        settings = f"<configuration><artifactItems>{items}</artifactItems></configuration>"
+        pom.write_text(_pom(f"<build><plugins><plugin>{_element(_COPYING)}{settings}</plugin></plugins></build>"))
+        _maven(pom, "copy", f"-DoutputDirectory={folder}")
         folder.rename(target)
 
 
@@ -393,15 +395,26 @@ def _signed_by() -> str:
     return f"[signed-by={keys}] " if keys.is_file() else ""
 
 
-def _pom(artifacts: Sequence[Artifact]) -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
-        for group, name, version in artifacts
-    )
+def _pom(content: str) -> str:
     return (
         "<project><modelVersion>4.0.0</modelVersion><groupId>peers</groupId><artifactId>kafka</artifactId>"
-        f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n"
+        f"<version>1</version><packaging>pom</packaging>{content}</project>\n"
     )
+
+
+def _element(artifact: Artifact) -> str:
+    group, name, version = artifact
+    return f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
+
+
+def _maven(pom: Path, goal: str, *options: str) -> None:
+    """Run a goal of the plugin that copies artifacts. Raises ``PeerError``.
+
+    It runs for seconds, in which thorough compilation would double its CPU time.
+    """
+    java = f"MAVEN_OPTS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os.environ.get('MAVEN_OPTS', '')}"
+    command = ["mvn", "-q", "-B", "-f", str(pom), f"{':'.join(_COPYING)}:{goal}", *options]
+    _again(["env", java, *command], MAVEN_SECONDS)
 
 
 def _again(command: Sequence[str], seconds: int, pause: Callable[[float], None] = time.sleep) -> None:
