@@ -11,7 +11,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -51,6 +51,12 @@ PAGES = (
     "disks",
     "features",
 )
+SCHEMES: dict[Literal["light", "dark"], dict[str, Any]] = {
+    "light": {"resultTypes": ["violations"]},
+    "dark": {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]},
+}
+"""The color schemes, and axe's options for each. A scheme changes only colors, so axe's rules about colors are enough
+for the second one."""
 
 
 @pytest.fixture(scope="module")
@@ -348,16 +354,16 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     expect(page.get_by_role("link", name="audit")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_accessible(page: Page, address: str, scheme: Any) -> None:
-    page.emulate_media(color_scheme=scheme)
+def test_every_page_is_accessible(page: Page, address: str) -> None:
     for name in (*PAGES, "topic/orders", "topic/payments/messages", "topic/orders/settings", "group/billing"):
         page.goto(f"{address}/#/{name}")
         expect(page.get_by_text("Loading…")).to_have_count(0)
-        found = Axe().run(page)
-        assert found.violations_count == 0, f"{name}: {found.generate_report()}"
-        if (name, scheme) == ("overview", "dark"):
-            picture(page, "dark")
+        for scheme, rules in SCHEMES.items():
+            page.emulate_media(color_scheme=scheme)
+            found = Axe().run(page, options=rules)
+            assert found.violations_count == 0, f"{name}, {scheme}: {found.generate_report()}"
+            if (name, scheme) == ("overview", "dark"):
+                picture(page, "dark")
 
 
 def test_no_page_is_wider_than_a_phone(page: Page, address: str) -> None:
