@@ -5,8 +5,9 @@ Rules:
 - A frame is a size (int32) and that many bytes. The frames that a ``FrameReader`` yields own their bytes, are writable,
   and do not exceed its limit.
 - Small frames are received into one buffer per connection, which grows and shrinks with the traffic, and copied out of
-  it. A larger frame is received directly into a separate bytearray, which grows as data arrives: a peer cannot make
-  this side allocate memory without sending data.
+  it. A larger frame is received directly into a separate bytearray.
+- Both grow as data arrives: a peer that only claims a size makes this side allocate no more than a peer has once filled
+  on the same connection. Thousands of connections that each send four bytes therefore cost little.
 - Responses arrive in the order of the requests. After an unexpected correlation id, the connection must be closed,
   because the two ends are out of step.
 """
@@ -44,7 +45,8 @@ _READ_BYTES_MIN: Final = 4 * 1024
 _READ_BYTES_MAX: Final = 128 * 1024
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"HTTP", b"<!DO", b"<htm", b"<HTM")
 """The first bytes of HTTP requests and responses, and of HTML pages without a header (HTTP/0.9)."""
-_FRAME_BYTES_FIRST: Final = 1024 * 1024  # the first allocation for a large frame; more is allocated as it arrives
+_FRAME_BYTES_FIRST: Final = 16 * 1024  # the first allocation for the first large frame; more is allocated as it arrives
+_FRAME_BYTES_TRUSTED: Final = 1024 * 1024  # the most that is allocated at once for a peer that has sent such a frame
 _SMALL_READS: Final = 256  # the number of small reads in a row after which the buffer is halved
 
 _PRODUCE_KEY: Final = 0
@@ -76,7 +78,7 @@ class FrameReader:
     of received bytes to ``buffer_updated`` and iterate over the frames.
     """
 
-    __slots__ = ("_buffer", "_end", "_filled", "_frame", "_limit", "_size", "_small_reads", "_view")
+    __slots__ = ("_buffer", "_end", "_filled", "_first", "_frame", "_limit", "_size", "_small_reads", "_view")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._limit = max_frame_bytes
@@ -84,6 +86,7 @@ class FrameReader:
         self._frame: bytearray | None = None  # the large frame that is being received
         self._size = 0  # the size of the large frame in bytes
         self._filled = 0  # the number of its bytes that have been received
+        self._first = _FRAME_BYTES_FIRST  # the first allocation for the next large frame
         self._small_reads = 0
 
     def _resize(self, size: int, content: Buffer) -> None:
@@ -128,6 +131,7 @@ class FrameReader:
             self._filled += received
             if self._filled == self._size:
                 frame, self._frame = self._frame, None
+                self._first = max(self._first, min(self._size, _FRAME_BYTES_TRUSTED))
                 yield memoryview(frame)
             return
         buffer, pos, end = self._buffer, 0, self._end + received
@@ -148,7 +152,7 @@ class FrameReader:
 
     def _begin_large(self, size: int, content: bytearray) -> None:
         """Receive the rest of this frame into a separate bytearray."""
-        self._frame = bytearray(min(size, _FRAME_BYTES_FIRST))
+        self._frame = bytearray(min(size, max(self._first, 2 * len(content))))
         self._frame[: len(content)] = content
         self._size, self._filled = size, len(content)
         self._end = 0
@@ -161,8 +165,8 @@ class FrameReader:
             self._small_reads += 1
         else:
             self._small_reads = 0
-        if length < _READ_BYTES_MAX and (end == length or needed > length):
-            self._resize(min(max(2 * length, needed), _READ_BYTES_MAX), buffer[pos:end])
+        if length < _READ_BYTES_MAX and end == length:
+            self._resize(2 * length, buffer[pos:end])
         elif self._small_reads > _SMALL_READS and pos == end and length > _READ_BYTES_MIN:
             self._resize(max(length // 2, _READ_BYTES_MIN), b"")
             self._small_reads = 0

@@ -72,10 +72,21 @@ def test_a_large_frame_is_received_in_place() -> None:
     assert isinstance(frame.obj, bytearray)
 
 
-def test_a_claimed_size_allocates_little() -> None:
+@pytest.mark.parametrize("size", [60_000, 131_068, 524_288, 2**31 - 1])
+def test_a_claimed_size_allocates_little(size: int) -> None:
     reader = FrameReader(2**31 - 1)
-    assert feed(reader, struct.pack(">i", 2**31 - 1) + b"few") == []
-    assert len(reader.get_buffer()) <= 1024 * 1024
+    assert feed(reader, struct.pack(">i", size) + b"few") == []
+    assert len(reader.get_buffer()) <= 16 * 1024
+
+
+def test_a_peer_that_has_sent_a_large_frame_gets_the_room_for_the_next_one_at_once() -> None:
+    reader = FrameReader(LIMIT)
+    feed(reader, framed(bytes(500_000)))
+    feed(reader, struct.pack(">i", LIMIT) + b"few")
+    assert len(reader.get_buffer()) == 500_000 - len(b"few")
+    feed(reader, bytes(LIMIT - len(b"few")))
+    feed(reader, struct.pack(">i", LIMIT) + b"few")
+    assert len(reader.get_buffer()) == 1024 * 1024 - len(b"few")
 
 
 def test_the_buffer_follows_the_traffic() -> None:
