@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import jwt
@@ -35,10 +34,12 @@ def claims(**changed: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def signed(kid: str = "rsa", algorithm: str = "", *, named: str | None = "", **changed: Any) -> str:
-    """Return a token signed with a key. ``named`` is the key id in its header."""
+def signed(kid: str = "rsa", algorithm: str = "", *, named: str | None = "", header_of: int = 0, **changed: Any) -> str:
+    """Return a token signed with a key. ``named`` is its key id. Its header has at least ``header_of`` bytes."""
     key: Any = _KEYS[kid]
-    header: Mapping[str, Any] = {} if named is None else {"kid": named or kid}
+    header: dict[str, Any] = {} if named is None else {"kid": named or kid}
+    if header_of:
+        header["x5c"] = "x" * header_of
     return jwt.encode(claims(**changed), key, algorithm or ("ES256" if kid == "ec" else "RS256"), dict(header))
 
 

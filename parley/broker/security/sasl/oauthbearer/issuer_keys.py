@@ -14,6 +14,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -105,7 +106,7 @@ class FetchedKeys:
         backoff_max_s: float,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``fetch`` blocks, and raises OSError if the keys cannot be fetched."""
+        """``fetch`` blocks, and raises OSError or HTTPException if the keys cannot be fetched."""
         self._url = url
         self._fetch = fetch
         self._refresh_s = refresh_s
@@ -134,7 +135,7 @@ class FetchedKeys:
     async def _get(self) -> None:
         try:
             self._keys = _parsed(await asyncio.to_thread(self._fetch))
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
             _log.error("the keys that verify tokens cannot be fetched", extra=_facts(self._url, error))
             self._due_at = self._unknown_at = self._clock() + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, self._backoff_max_s)

@@ -23,6 +23,9 @@ _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
     "OKP": frozenset({"EdDSA"}),
 }
 """The accepted algorithms for each type of key, excluding ``none`` and the algorithms with a shared secret."""
+_HEADER_CHARACTERS_MAX: Final = 16 << 10
+"""The maximum length of a token's encoded header. It is limited because the header is parsed on the event loop before
+the signature is verified, so clients without an account choose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class SignedVerifier:
         self._expected = expected
 
     def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
+        if token.find(".", 0, _HEADER_CHARACTERS_MAX + 1) < 0:
+            raise TokenRefused("the token has no header, or a header that is too long")
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, RecursionError):

@@ -9,6 +9,8 @@ import json
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -143,7 +145,8 @@ FORGED: Mapping[str, Callable[[], str]] = {
     "scope of another type": lambda: signed(scope=5),
     "no token": lambda: "x",
     "algorithm of another type": lambda: ".".join((_text(b'{"alg": ["RS256"]}'), _text(b"{}"), "")),
-    "nested": lambda: _text(b"[" * 100_000) + ".e30.",
+    "nested": lambda: _text(b"[" * 10_000) + ".e30.",
+    "header of 20 kB": lambda: signed(named="rsa", header_of=20_000),
 }
 
 
@@ -195,6 +198,28 @@ async def test_a_malformed_message_is_refused(first: bytes) -> None:
     assert refused.value.client_message == ""
 
 
+def _seconds(call: Callable[[], object]) -> float:
+    """Return the processor time of the fastest of five calls."""
+    times = []
+    for _ in range(5):
+        began = time.process_time()
+        call()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def test_a_long_message_that_does_not_match_costs_little_more_than_one_that_does() -> None:
+    """Clients without an account send it, and it is parsed on the event loop."""
+
+    def refuse(first: bytes) -> None:
+        with suppress(LoginRefused):
+            exchange().evaluate(first)
+
+    matching = message("a" * 500_000)
+    other = b"n,a=" + b"b" * len(matching)
+    assert _seconds(lambda: refuse(other)) < 4 * _seconds(lambda: refuse(matching))
+
+
 async def test_extensions_are_ignored() -> None:
     with_extension = message(signed(), extensions="traceId=123\x01")
     assert (await evaluated(exchange(), with_extension)).identity is not None
@@ -211,6 +236,7 @@ class Issuer:
         self.fetches = 0
         self.now = 0.0
         self.is_down = False
+        self.error: Exception = URLError("down")
         self.keys = FetchedKeys(
             "https://issuer", self._fetch, refresh_s=3600, backoff_s=1, backoff_max_s=4, clock=lambda: self.now
         )
@@ -218,7 +244,7 @@ class Issuer:
     def _fetch(self) -> bytes:
         self.fetches += 1
         if self.is_down:
-            raise URLError("down")
+            raise self.error
         return jwks(*self.kids)
 
     async def accepts(self, token: str) -> bool:
@@ -254,8 +280,10 @@ async def test_unknown_keys_do_not_flood_the_issuer() -> None:
     assert await issuer.accepts(signed())
 
 
-async def test_old_keys_stay_while_the_issuer_is_down(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [URLError("down"), BadStatusLine("not HTTP")])
+async def test_old_keys_stay_while_the_issuer_is_down(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     issuer = Issuer("rsa")
+    issuer.error = error
     await issuer.accepts(signed())
     issuer.is_down, issuer.now = True, 4000
     assert await issuer.accepts(signed())
