@@ -1,8 +1,9 @@
 """``python -m bench.verification``: the cost of record verification in a broker, as CPU time per GB.
 
 Measures appends (which build the digests), reads of records that the broker has written itself, and reads after a clean
-restart: the first read verifies every byte, the second does not. ``--python`` names the interpreter of another version
-of Parley to measure in turns with this one.
+restart: the first read verifies every byte, the second does not. Then it measures verification alone, by the size of
+the batches (``bench.first_reads``). ``--python`` names the interpreter of another version of Parley to measure in turns
+with this one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from bench import first_reads
 from bench.clusters import Parley, free_port
 from bench.figures import OURS, Figures, Found, report
 
 TOPIC = "bench"
+
+BATCHES = {"one small record": 100, "one record of 1 KB": 1000, "16 KB": 16_384, "1 MB": 1_000_000}
+"""The sizes of batches for which verification alone is measured."""
+ALONE = 256_000_000
+"""The size of the log for that."""
 
 
 class Version(Parley):
@@ -64,6 +71,20 @@ def turn(broker: Version, size: int, total: int) -> dict[str, float]:
         broker.stop()
 
 
+def alone(python: str, folder: Path, total: int) -> dict[str, float]:
+    """Measure verification without a broker."""
+    figures = {}
+    for name, size in BATCHES.items():
+        # Without the program's folder in the path, so that ``python`` imports its own version of Parley.
+        command = [python, "-P", str(Path(first_reads.__file__)), str(folder / str(size))]
+        command += ["--batch", str(size), "--bytes", str(total)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        costs = json.loads(done.stdout)
+        figures[f"verify batches of {name}"] = costs["first"] - costs["again"]
+        figures[f"copy and checksum the file, batches of {name}"] = costs["plain"]
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", action="append", default=[], help="the interpreter of another version")
@@ -75,9 +96,11 @@ def main() -> None:
     for _ in range(options.rounds):
         for python in (sys.executable, *options.python):
             with tempfile.TemporaryDirectory() as folder:
-                for name, seconds in turn(
-                    Version(Path(folder) / "broker", python), options.size, options.bytes
-                ).items():
+                broker = Version(Path(folder) / "broker", python)
+                figures = turn(broker, options.size, options.bytes) | alone(
+                    python, Path(folder), min(options.bytes, ALONE)
+                )
+                for name, seconds in figures.items():
                     found[f"{name}: CPU s/GB", OURS if python == sys.executable else python].append(seconds)
     report(Found(found))
 

@@ -17,7 +17,7 @@ from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange, joi
 from parley.storage.damage.recorded_damage import RecordedDamage
 from parley.storage.damage.segment_check import Checked, Extent, check
 from parley.storage.damage.segment_digest import DigestBuilder, write_digest
-from parley.storage.damage.unverified_spans import overlap, without
+from parley.storage.damage.unverified_spans import first_in, overlap, without
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.readable_segment import UNSEALED
@@ -171,11 +171,14 @@ class LogIntegrity:
         return bool(segment.unverified) and overlap(segment.unverified, begin, end)
 
     def verify_read(self, segment: Segment, begin: int, end: int) -> bool:
-        """Verify the bytes that a read needs, and some after them. Blocks. Raises ``ClosedLog``, ``OSError``.
+        """Verify the bytes that a read needs, from its first unverified byte on, and some after them. Blocks.
 
         Returns True if the read must be planned again, because new damage was found or the log was changed meanwhile.
+        Raises ``ClosedLog``, ``OSError``.
         """
-        continues = not begin or not overlap(segment.unverified, begin - 1, begin)
+        unverified = segment.unverified  # another thread may replace it
+        begin = first_in(unverified, begin, end)
+        continues = not begin or not overlap(unverified, begin - 1, begin)
         return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ))).outdates_reads
 
     def verify(self, segment: Segment, begin: int, end: int) -> Verified:

@@ -12,34 +12,23 @@ batch is good only if its offsets continue those of a good neighbor (``misplaced
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from parley.protocol.records.batch_header import (
-    ATTRIBUTES_AT,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC_V2,
-    BatchHeader,
-    Buffer,
-)
+from parley.protocol.records.batch_header import ATTRIBUTES_AT, BatchHeader, Buffer
 from parley.protocol.records.crc32c import crc32c
+from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.damage import appended_epochs
 from parley.storage.damage.appended_epochs import AppendedEpochs
 from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes, joined
+from parley.storage.damage.intact_blocks import intact_to
 from parley.storage.damage.segment_digest import NO_BATCHES, BlockSums, SegmentDigest, added
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import Segment
-
-READ: Final = 256 << 10
-"""The number of bytes read at a time, which fit in the cache of a CPU core."""
-BATCH_MAX: Final = 32 << 20
-"""The largest batch that is read as a whole before its header is verified."""
-_PREFIX: Final = struct.Struct(">qiiBI")
+from parley.storage.segment_file import LOOKUP_CHUNK, batches
 
 Found = CheckedBatch | DamagedBytes
 
@@ -113,45 +102,17 @@ def _intact_to(digest: SegmentDigest, segment: Segment, begin: int, end: int) ->
     """Return the end of the last batch that starts before ``end``, if all batches of these blocks are as they were
     appended.
 
-    Returns None if anything differs or has an old format: then each batch must be checked separately. This is the fast
-    path, so it parses only the fields of a header that it needs. The digest covers every header, and each header
-    contains the checksum of its batch, so no other comparison is needed.
+    Returns None if anything differs or has an old format: then each batch must be checked separately.
     """
-    buffer = bytearray(READ)
-    view, first, filled = memoryview(buffer), 0, 0  # the bytes from ``first`` on, ``filled`` of them
-    position = max(0, segment.offset_index.lookup_position(begin).position)  # a damaged index may contain anything
-    block, sum_of_headers, block_ends = begin // digest.block, 0, begin - begin % digest.block + digest.block
-    while position < end:
-        at = position - first
-        if at + HEADER_SIZE > filled:
-            first, at, filled = position, 0, segment.file.read_into(buffer, position)
-            if filled < HEADER_SIZE:
-                return None
-        _, length, _, magic, crc = _PREFIX.unpack_from(view, at)
-        size = length + LOG_OVERHEAD
-        if magic != MAGIC_V2 or not HEADER_SIZE <= size <= BATCH_MAX:
-            return None
-        if at + size > filled:
-            if size > len(buffer):
-                buffer = bytearray(2 * size)
-                view = memoryview(buffer)
-            first, at, filled = position, 0, segment.file.read_into(buffer, position)
-            if filled < size:
-                return None
-        if position >= begin:
-            while position >= block_ends:
-                if digest.sums_of(block).headers != sum_of_headers:
-                    return None
-                block, sum_of_headers, block_ends = block + 1, 0, block_ends + digest.block
-            if crc32c(view[at + ATTRIBUTES_AT : at + size]) != crc:
-                return None
-            sum_of_headers = crc32c(view[at : at + ATTRIBUTES_AT], sum_of_headers)
-        position += size
-    while block < -(-end // digest.block):
-        if digest.sums_of(block).headers != sum_of_headers:
-            return None
-        block, sum_of_headers = block + 1, 0
-    return position
+    start = max(0, segment.offset_index.lookup_position(begin).position)  # a damaged index may contain anything
+    try:
+        if start < begin:
+            walk = batches(segment.file, start, segment.size, chunk=LOOKUP_CHUNK)
+            start = next((position for position, _ in walk if position >= begin), end)
+    except CorruptRecord:
+        return None
+    found = intact_to(digest, segment.file, start, end, begin // digest.block)
+    return None if found < 0 else found
 
 
 class _Comparison:

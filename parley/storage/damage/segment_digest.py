@@ -126,7 +126,9 @@ class SegmentDigest:
         if not 0 < block <= BLOCK_MAX or size < 0 or len(data) != begin + -(-size // block) * _SIZES[version]:
             raise CorruptDigest(f"{len(data)} bytes is the wrong length for the digest of {size} bytes")
         transactions = _TRANSACTIONS.unpack_from(data, _HEAD.size)[0] if version in _WITH_TRANSACTIONS else None
-        checksums = array("I", data[begin:] if version in _WITH_CHECKSUMS else b"")
+        checksums = array("I")
+        if version in _WITH_CHECKSUMS:
+            checksums.frombytes(memoryview(data)[begin:])  # the constructor would copy them twice
         if sys.byteorder == "little":
             checksums.byteswap()
         return cls(block, size, end_offset, checksums, transactions)

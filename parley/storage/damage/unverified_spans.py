@@ -14,6 +14,11 @@ def overlap(spans: Spans, begin: int, end: int) -> bool:
     return any(first < end and begin < last for first, last in spans)
 
 
+def first_in(spans: Spans, begin: int, end: int) -> int:
+    """Return the first byte of [``begin``, ``end``) that lies in ``spans``; ``end`` if none does."""
+    return next((max(first, begin) for first, last in spans if first < end and begin < last), end)
+
+
 def without(spans: Spans, begin: int, end: int) -> Spans:
     """Return the spans without the bytes in [``begin``, ``end``)."""
     left = []

@@ -10,10 +10,14 @@ import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.damage.damaged_ranges import DamagedRange
-from parley.storage.damage.log_integrity import DamagedOffset
+from parley.storage.damage.log_integrity import NEXT_READ, DamagedOffset
 from parley.storage.damage.recorded_damage import RECORDED_DAMAGE
+from parley.storage.damage.segment_check import Checked, Extent, check
 from parley.storage.log import Log
-from tests.storage.logs import append, check, fill, open_log, reopened, values_of
+from parley.storage.log_config import LogConfig
+from parley.storage.segment import Segment
+from tests.storage import logs
+from tests.storage.logs import append, fill, open_log, reopened, values_of
 
 
 class AppendingLock:
@@ -40,7 +44,7 @@ def test_records_appended_during_a_verification_are_not_damage(tmp_path: Path) -
     log.verify_segment(active, 0, active.size)
     assert log.damage == ()
     assert list(values_of(log).values())[: len(values)] == values
-    check(log)
+    logs.check(log)
 
 
 def test_damage_below_the_log_start_is_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,6 +101,27 @@ def test_two_threads_that_verify_the_same_bytes_both_see_the_damage(tmp_path: Pa
     else:
         with pytest.raises(DamagedOffset):
             log.read(0, 1 << 20, up_to=5)
+
+
+def test_a_read_verifies_no_byte_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second read begins before the end of the verified bytes."""
+    size = NEXT_READ // 6
+    log = open_log(tmp_path, LogConfig())
+    fill(log, 12, size=size)
+    log.close()
+    log = open_log(tmp_path, LogConfig(), clean=True, recovery_point=12)
+    pieces: list[tuple[int, int]] = []
+
+    def checked(segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
+        found = check(segment, begin, end, extent)
+        pieces.append((begin, found.end))
+        return found
+
+    monkeypatch.setattr("parley.storage.damage.log_integrity.check", checked)
+    assert log.read(0, size, up_to=12).next_offset == 1
+    assert log.read(4, 6 * size, up_to=12).next_offset == 9
+    (first_begin, first_end), (begin, end) = pieces
+    assert (first_begin, begin, end) == (0, first_end, log.segments[-1].size)
 
 
 class DeletingLock:
