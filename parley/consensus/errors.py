@@ -29,6 +29,10 @@ class Unavailable(Retriable):
     """The call was not applied. Repeat it after a pause; the backend reconnects by itself."""
 
 
+class UsedByOlderVersion(Unavailable):
+    """The embedded store must be upgraded, but a process of an older version has it open. Stop those processes."""
+
+
 class MaybeApplied(Retriable):
     """A write was sent, but its response was lost. Read the keys back before repeating the write.
 

@@ -87,7 +87,9 @@ async def test_a_store_that_has_lost_everything_but_its_identity_is_refused(tmp_
         await create(client, "t")
         await produce(client, "t", b"precious")
     with closing(sqlite3.connect(store)) as connection:
-        connection.execute("DELETE FROM entries")
+        for table in ("entries", "removed", "sessions"):
+            connection.execute(f"DELETE FROM {table}")
+        connection.execute("UPDATE state SET checksum = checksum - total, total = 0")
         connection.commit()
     with pytest.raises(WrongStore, match=r"the store is empty.* Restore the store from a backup"):
         async with Broker(data_dir=tmp_path):

@@ -67,7 +67,7 @@ async def count(backend: LocalBackend, times: int) -> None:
 def lock(directory: Path) -> None:
     connection = sqlite3.connect(directory / "store.db", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute("UPDATE state SET sequence = sequence + 1")
+    connection.execute("UPDATE state SET boot = boot")
     say("locked")
     os.kill(os.getpid(), signal.SIGSTOP)
     connection.execute("COMMIT")

@@ -191,21 +191,23 @@ async def test_a_store_that_is_set_back_in_place_is_refused_until_it_is_opened_a
 
 async def test_damage_behind_the_first_row_is_named(directory: Path) -> None:
     """SQLite reads a page when it needs the row in it."""
+    file = directory / "store.db"
     async with LocalBackend(directory) as store:
         for number in range(100):
             await store.put(f"k{number:03}", b"%03d" % number * 500)
-    file = directory / "store.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
-    content = bytearray(file.read_bytes())
-    page = content.index(b"077" * 100) // page_bytes * page_bytes
-    content[page] ^= 0xFF  # the kind of the page
-    file.write_bytes(content)
     async with LocalBackend(directory) as store:
+        content = bytearray(file.read_bytes())
+        page_bytes = int.from_bytes(content[16:18], "big")
+        page = content.index(b"077" * 100) // page_bytes * page_bytes
+        content[page] ^= 0xFF  # the kind of the page
+        file.write_bytes(content)
+        assert store._thread is not None
+        await store._thread.submit(lambda database: database._connection.execute("PRAGMA shrink_memory"))
         assert await store.get("k000") is not None
         with pytest.raises(DamagedStore, match="malformed"):
             await store.list("", limit=200)
+    with pytest.raises(DamagedStore, match="damaged"):
+        await LocalBackend(directory).open()
 
 
 @pytest.mark.parametrize(

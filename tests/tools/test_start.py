@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.startup.registration import COORDINATION
-from parley.consensus.errors import BadConfig, DamagedStore, EmptyStore, Unavailable
+from parley.consensus.errors import BadConfig, DamagedStore, EmptyStore, Unavailable, UsedByOlderVersion
 from parley.storage.log_directory import LogDirectory
 from parley.storage.resource_exhaustion import MEMORY
 from parley.tools.cli import start
@@ -301,6 +301,7 @@ def test_a_shortage_that_no_caller_sees_is_recorded(monkeypatch: pytest.MonkeyPa
     [
         (Unavailable("refused"), "coordination.url=etcd://db1/k does not respond: refused.", "Correct"),
         (EmptyStore("it is empty"), "is not the store of this broker's data: it is empty.", "Correct coordination.url"),
+        (UsedByOlderVersion("stop all brokers"), "cannot be used yet: stop all brokers.", "Correct"),
         (DamagedStore("store.db is damaged"), "cannot be read: store.db is damaged.", "is not the store"),
         (BadConfig("no such store"), "cannot be used: no such store. Correct coordination.url", "leave it out"),
         (DuplicateBrokerId("broker.id 1 is used"), "broker.id 1 is used.", "coordination.url"),

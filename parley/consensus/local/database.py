@@ -41,16 +41,28 @@ from parley.consensus.errors import (
     Unavailable,
     WrongStore,
 )
+from parley.consensus.local.checksums import (
+    entry_checksum,
+    is_intact_entry,
+    is_intact_removal,
+    is_intact_session,
+    session_checksum,
+    text_checksum,
+)
+from parley.consensus.local.contents import verify_contents
 from parley.consensus.local.latest_change import LatestChange
 from parley.consensus.local.sql import (
     APPLICATION_ID,
+    FIRST_FORMAT,
+    FIRST_STATE,
     FORMAT,
     MARK_LOST_WRITES,
     OUTCOME,
-    SCHEMA,
+    TABLES,
     TRANSACTION_TABLES,
 )
 from parley.consensus.local.stopped_lock_holder import resume_stopped_lock_holder
+from parley.consensus.local.upgrade import upgrade
 from parley.consensus.store_identity import require_identity, wrong_store
 from parley.consensus.store_move.store_record import SET_BACK_KEY
 from parley.light_dataclasses import dataclass
@@ -66,6 +78,8 @@ _EVENTS_MAX = 250
 _T = TypeVar("_T")
 _sync = getattr(os, "fdatasync", os.fsync)
 _KEY_END = "\x7f"  # sorts after every character that a key can contain
+_STATE = "state.sequence, state.identity, state.checksum - state.sequence - state.floor - state.total"
+_ENTRY = "key, value, revision, session, key_checksum, checksum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,7 @@ class Database:
             raise BadConfig(str(error)) from error
         try:
             self.identity = self._identify(expect_identity)
+            self._verify()
             self._notice_lost_writes()
         except BaseException:
             self.close()
@@ -173,12 +188,16 @@ class Database:
         Raises SessionLost, PreconditionFailed or Fenced if the transaction is rejected. The sessions have ended
         nevertheless.
         """
-        for table in ("checks", "ops", "failed", "applied", "ended", "request"):
-            self._connection.execute(f"DELETE FROM {table}")
-        self._connection.executemany("INSERT INTO checks VALUES (?, ?, ?, ?)", _check_rows(checks))
-        self._connection.executemany("INSERT INTO ops VALUES (?, ?, ?, ?)", _op_rows(ops))
-        request = (self.identity, self._boot, now_ms, dead_process, dead_session)
-        self._write("INSERT INTO request VALUES (?, ?, ?, ?, ?)", request)
+        self._connection.execute(
+            "BEGIN"
+        )  # of the temporary tables: it locks nothing, and takes less time than one for each row
+        with self._connection:
+            for table in ("checks", "ops", "failed", "applied", "ended"):
+                self._connection.execute(f"DELETE FROM {table}")
+            self._connection.executemany("INSERT INTO checks VALUES (?, ?, ?, ?)", _check_rows(checks))
+            self._connection.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?)", _op_rows(ops))
+        request = (self.identity, self._identity_checksum, self._boot, now_ms, dead_process, dead_session)
+        self._write("INSERT INTO request VALUES (?, ?, ?, ?, ?, ?)", request)
         (ended, failed, base, deleted), *_ = self._read(OUTCOME)
         self._sessions_changed = self._sessions_changed or ended > 0
         if failed is not None:
@@ -191,43 +210,46 @@ class Database:
 
     def add_session(self, session_id: str, process: str, ttl_ms: int, now_ms: int) -> None:
         """Start a session."""
-        sql = "INSERT INTO sessions SELECT ?, ?, ?, ? FROM state WHERE identity = ?"
-        if self._write(sql, (session_id, process, ttl_ms, now_ms, self.identity)) != 1:
-            raise self._overwritten()
+        checksum = session_checksum(session_id, process, ttl_ms)
+        session = (session_id, process, ttl_ms, now_ms, checksum, self.identity, self._identity_checksum)
+        self._write("INSERT INTO started VALUES (?, ?, ?, ?, ?, ?, ?)", session)
         self._sessions_changed = True
 
     def renew(self, session_id: str, now_ms: int) -> bool:
         """Renew a session. Returns False if it has ended."""
-        sql = "UPDATE sessions SET renewed_ms = ? WHERE id = ? AND renewed_ms + ttl_ms >= ?"
-        return self._write(sql, (now_ms, session_id, now_ms)) == 1
+        sql = (
+            "UPDATE sessions SET renewed_ms = ?1, checksum = checksum - renewed_ms + ?1 "
+            "WHERE id = ?2 AND renewed_ms + ttl_ms >= ?1"
+        )
+        return self._write(sql, (now_ms, session_id)) == 1
 
     def census(self) -> Census:
         """Return the sessions in the store."""
-        sequence, rows = self._at_once(lambda: self._read("SELECT id, process, renewed_ms + ttl_ms FROM sessions"))
-        return Census(sequence, {session: (process, due_ms) for session, process, due_ms in rows})
+        sql = "SELECT id, process, ttl_ms, renewed_ms, checksum FROM sessions"
+        sequence, rows = self._at_once(lambda: self._read(sql))
+        for row in rows:
+            self._require(is_intact_session(row), row)
+        return Census(sequence, {id: (process, ttl_ms + renewed_ms) for id, process, ttl_ms, renewed_ms, _ in rows})
 
     def get(self, key: str) -> Entry | None:
         """Return the entry of a key, or None."""
         sql = (
-            "SELECT state.sequence, state.identity, key, value, revision, session "
+            f"SELECT {_STATE}, key, value, revision, session, key_checksum, entries.checksum "
             "FROM state LEFT JOIN entries ON key = ?"
         )
         rows = self._read(sql, (key,))
-        self._saw(rows[0][:2] if rows else None)
-        return _entry(rows[0][2:]) if rows[0][2] is not None else None
+        self._saw(rows[0][:3] if rows else None)
+        return self._entry(rows[0][3:]) if rows[0][3] is not None else None
 
     def list(self, prefix: str, limit: int, after: str | None) -> Page:
         """Return a page of the keys that start with a prefix."""
-        sql = (
-            "SELECT key, value, revision, session FROM entries WHERE key >= ? AND key < ? AND key > ? "
-            "ORDER BY key LIMIT ?"
-        )
+        sql = f"SELECT {_ENTRY} FROM entries WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
 
         def read() -> Sequence[Any]:
             return self._read(sql, (*_range(prefix), "" if after is None else after, limit + 1))
 
         rows = self._at_once(read)[1]
-        entries = tuple(_entry(row) for row in rows[:limit])
+        entries = tuple(self._entry(row) for row in rows[:limit])
         return Page(entries, entries[-1].key if len(rows) > limit else None)
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
@@ -240,16 +262,16 @@ class Database:
         def read() -> tuple[int | None, Sequence[Any], Sequence[Any]]:
             floor = self._read("SELECT floor FROM state")[0][0]
             if position < floor:
-                sql = "SELECT key, value, revision, session FROM entries WHERE key >= ? AND key < ? ORDER BY key"
+                sql = f"SELECT {_ENTRY} FROM entries WHERE key >= ? AND key < ? ORDER BY key"
                 return None, self._read(sql, bounds), ()
             window = (position, *bounds, _EVENTS_MAX)
             put = self._read(
-                "SELECT key, value, revision, session FROM entries INDEXED BY entries_by_revision "
+                f"SELECT {_ENTRY} FROM entries INDEXED BY entries_by_revision "
                 "WHERE revision > ? AND key >= ? AND key < ? ORDER BY revision LIMIT ?",
                 window,
             )
             removed = self._read(
-                "SELECT key, revision FROM removed INDEXED BY removed_by_revision "
+                "SELECT key, revision, checksum FROM removed INDEXED BY removed_by_revision "
                 "WHERE revision > ? AND key >= ? AND key < ? ORDER BY revision LIMIT ?",
                 window,
             )
@@ -257,9 +279,11 @@ class Database:
 
         sequence, (floor, put, removed) = self._at_once(read)
         if floor is None:
-            return sequence, (Snapshot(tuple(_entry(row) for row in put)),)
-        events: list[tuple[int, Event]] = [(row[2], Changed(_entry(row))) for row in put]
-        events += [(revision, Removed(key)) for key, revision in removed]
+            return sequence, (Snapshot(tuple(self._entry(row) for row in put)),)
+        events: list[tuple[int, Event]] = [(row[2], Changed(self._entry(row))) for row in put]
+        for row in removed:
+            self._require(is_intact_removal(row), row)
+            events.append((row[1], Removed(row[0])))
         events.sort(key=lambda event: event[0])
         if max(len(put), len(removed)) == _EVENTS_MAX:  # possibly truncated: both lists are complete only up to here
             events = events[:_EVENTS_MAX]
@@ -297,24 +321,34 @@ class Database:
         connection.rollback()  # from the previous attempt
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         form = connection.execute("PRAGMA user_version").fetchone()[0]
-        if not application_id:
-            raise DamagedStore(f"{self._path} is damaged: it does not contain a coordination store")
-        if application_id != APPLICATION_ID or form != FORMAT:
-            raise BadConfig(f"{self._path} is not a coordination store of this version")
+        require_format(application_id, form, self._path)
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            raise DamagedStore(f"{self._path} is damaged: it is not in SQLite's WAL mode")
+        if form == FIRST_FORMAT:
+            upgrade(connection, self._path)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.executescript(f"BEGIN; {TRANSACTION_TABLES}; COMMIT")
 
     def _identify(self, expected: str | None) -> str:
-        rows = self._read("SELECT identity, sequence FROM state")
+        rows = self._read(f"SELECT {_STATE} FROM state")
         if not rows:
             raise DamagedStore(f"{self._path} is damaged: it contains no identity")
-        identity, self.sequence = rows[0]
+        self.sequence, identity, self._identity_checksum = rows[0]
+        self._require(type(identity) is str and text_checksum(identity) == self._identity_checksum, rows[0])
         require_identity(identity, expected, str(self._path))
         found = os.stat(self._path)
         self._inode = (found.st_dev, found.st_ino)
         self._wal = os.open(f"{self._path}-wal", os.O_RDWR)
         return str(identity)
+
+    def _verify(self) -> None:
+        """Raise DamagedStore if the database is damaged, before anything is written that depends on it."""
+        self._read("BEGIN")
+        try:
+            self._unlocked(lambda: verify_contents(self._connection, self._path), writing=False)
+        finally:
+            self._end_reading()
 
     def _notice_lost_writes(self) -> None:
         """If the store has lost its latest changes, log this, mark the store, and continue with higher sequence
@@ -338,7 +372,9 @@ class Database:
             "older copy",
             extra={"path": str(self._path), "lost": had - has, "sequence": has},
         )
-        self._write(MARK_LOST_WRITES, (SET_BACK_KEY, b"%d changes were lost" % (had - has), had))
+        mark, key_checksum = b"%d changes were lost" % (had - has), text_checksum(SET_BACK_KEY)
+        checksum = entry_checksum(key_checksum, mark, None)
+        self._write(MARK_LOST_WRITES, (SET_BACK_KEY, mark, had, key_checksum, checksum))
         self.sequence = self._read("SELECT sequence FROM state")[0][0]
         self.sync()
 
@@ -352,8 +388,13 @@ class Database:
         """Run a statement to its end. Returns its rows, and the number of rows that it has changed."""
 
         def run() -> tuple[Sequence[Any], int]:
-            cursor = self._connection.execute(sql, parameters)
-            return cursor.fetchall(), cursor.rowcount  # SQLite may find damage at any row, not only at the first one
+            try:
+                cursor = self._connection.execute(sql, parameters)
+                return cursor.fetchall(), cursor.rowcount  # SQLite may find damage at any row, not only at the first
+            except sqlite3.OperationalError as error:
+                if self._connection.execute("PRAGMA user_version").fetchone()[0] == FIRST_FORMAT:
+                    raise OlderStore(f"{self._path} was set back to a copy that an older version has made") from error
+                raise
 
         return self._unlocked(run, writing=writing)
 
@@ -366,6 +407,8 @@ class Database:
             except sqlite3.Error as error:
                 if not _is_busy(error):
                     raise as_coordination_error(error, self._path, writing=writing) from error
+            except UnicodeDecodeError as error:  # in a message of SQLite that quotes the damage
+                raise DamagedStore(f"{self._path} is damaged: {error}") from error
             resume_stopped_lock_holder(Path(f"{self._path}-shm"))
         raise Unavailable(f"{self._path} is locked by another process")
 
@@ -381,7 +424,7 @@ class Database:
         """Run ``read`` on one state of the database. Returns the sequence number of that state and the result."""
         self._read("BEGIN")
         try:
-            rows = self._read("SELECT sequence, identity FROM state")
+            rows = self._read(f"SELECT {_STATE} FROM state")
             self._saw(rows[0] if rows else None)
             return rows[0][0], read()
         finally:
@@ -394,9 +437,10 @@ class Database:
         except sqlite3.Error as error:
             raise as_coordination_error(error, self._path, writing=False) from error
 
-    def _saw(self, state: tuple[int, str] | None) -> None:
+    def _saw(self, state: tuple[int, str, int] | None) -> None:
         if state is None or state[1] != self.identity:
             raise self._overwritten()
+        self._require(state[2] == self._identity_checksum, state)
         if state[0] < self.sequence:
             raise OlderStore(
                 f"the store {self.identity} was set back to an older state: it had {self.sequence} changes and now has "
@@ -404,14 +448,33 @@ class Database:
             )
         self.sequence = state[0]
 
+    def _entry(self, row: Sequence[Any]) -> Entry:
+        self._require(is_intact_entry(row), row)
+        key, value, revision, session, _, _ = row
+        return Entry(key, value, Revision(revision), session)
+
+    def _require(self, is_intact: bool, row: Sequence[Any]) -> None:
+        if not is_intact:
+            raise DamagedStore(f"{self._path} is damaged: a row does not match its checksum: {row[0]!r}")
+
     def _overwritten(self) -> WrongStore:
         return WrongStore(f"{self._path} is no longer the store {self.identity}: it was overwritten")
 
     def _forget_removed(self) -> None:
         if self.sequence >= self._forget_at:
             self._forget_at = self.sequence + _FORGET_EVERY
-            self._write("DELETE FROM forget")
             self._write("INSERT INTO forget VALUES (?)", (self.sequence - _REMOVED_KEPT,))
+
+
+def require_format(application_id: int, form: int, path: Path) -> None:
+    """Raise DamagedStore or BadConfig unless the numbers in a file's head are those of a store that can be opened."""
+    is_parley, is_format = application_id == APPLICATION_ID, form == FIRST_FORMAT or form >> 16 == ~form & 0xFFFF
+    if not application_id or is_parley != is_format:
+        raise DamagedStore(f"{path} is damaged: it does not contain a coordination store")
+    if not is_parley:
+        raise BadConfig(f"{path} is not a coordination store")
+    if form not in (FIRST_FORMAT, FORMAT):
+        raise BadConfig(f"{path} was written by a newer version of Parley, whose format this version cannot read")
 
 
 def _initialize(path: Path, identity: str, boot: str) -> None:
@@ -425,8 +488,11 @@ def _initialize(path: Path, identity: str, boot: str) -> None:
         try:
             draft.chmod(0o600)
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(SCHEMA)
-            connection.execute("INSERT INTO state VALUES (1, ?, ?, 0, 0)", (identity, boot))
+            connection.execute("BEGIN")
+            for statement in (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT}", *TABLES):
+                connection.execute(statement)
+            connection.execute(FIRST_STATE, (identity, boot, text_checksum(identity)))
+            connection.execute("COMMIT")
         finally:
             connection.close()
         with suppress(FileExistsError):
@@ -456,12 +522,14 @@ def _check_rows(checks: Sequence[Check]) -> Iterator[tuple[int, str, int, int | 
                 yield position, check.key, 2, token if isinstance(token, int) else -1
 
 
-def _op_rows(ops: Sequence[Op]) -> Iterator[tuple[int, str, bytes | None, str | None]]:
+def _op_rows(ops: Sequence[Op]) -> Iterator[tuple[int, str, bytes | None, str | None, int, int | None]]:
     for position, op in enumerate(ops, start=1):
+        key_checksum = text_checksum(op.key)
         if isinstance(op, Put):
-            yield position, op.key, bytes(op.value), op.session.id if op.session else None
+            value, session = bytes(op.value), op.session.id if op.session else None
+            yield position, op.key, value, session, key_checksum, entry_checksum(key_checksum, value, session)
         else:
-            yield position, op.key, None, None
+            yield position, op.key, None, None, key_checksum, None
 
 
 def _range(prefix: str) -> tuple[str, str]:
@@ -470,13 +538,9 @@ def _range(prefix: str) -> tuple[str, str]:
     return first, first + _KEY_END
 
 
-def _entry(row: Sequence[Any]) -> Entry:
-    key, value, revision, session = row
-    return Entry(key, value, Revision(revision), session)
-
-
 def _is_busy(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # missing if Python cannot convert a value
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:

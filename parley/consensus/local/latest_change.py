@@ -8,10 +8,12 @@ disk; after a power failure it may contain an older number than the database.
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 FILE = "store.latest"
 _LENGTH_MAX = 100
+_DIGITS = 20
 _NUMBERS_END = 1 << 62  # the database's numbers are int64, and rise one by one
 
 
@@ -26,15 +28,23 @@ class LatestChange:
 
     def read(self) -> int:
         """Return the latest change that was on disk, or 0 if the file is new, damaged or belongs to another store."""
-        words = os.pread(self._file, _LENGTH_MAX, 0).decode("ascii", "replace").split()
-        if len(words) != 2 or words[0] != self._identity or not words[1].isdecimal():
+        line = os.pread(self._file, _LENGTH_MAX, 0)
+        identity, _, rest = line.decode("ascii", "replace").partition(" ")
+        number = rest[:_DIGITS]
+        if identity != self._identity or len(number) != _DIGITS or not number.isdecimal():
             return 0
-        number = int(words[1])
-        return number if number < _NUMBERS_END else 0
+        without_checksum = f"{identity} {number}\n".encode()  # as an older version wrote it
+        if line not in (self._line(int(number)), without_checksum):
+            return 0
+        return int(number) if int(number) < _NUMBERS_END else 0
 
     def write(self, sequence: int) -> None:
         """Record that all changes up to this one are on disk."""
-        os.pwrite(self._file, f"{self._identity} {sequence:020d}\n".encode(), 0)
+        os.pwrite(self._file, self._line(sequence), 0)
+
+    def _line(self, sequence: int) -> bytes:
+        text = f"{self._identity} {sequence:0{_DIGITS}d} ".encode()
+        return b"%s%08x\n" % (text, zlib.crc32(text))
 
     def close(self) -> None:
         """Close the file."""

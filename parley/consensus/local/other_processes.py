@@ -22,6 +22,21 @@ SESSIONS_CHANGED = b"m"
 _READ_BYTES = 65536
 
 
+def is_any_alive(directory: Path) -> bool:
+    """Return True if a process has the store in the directory open, or if this is unclear."""
+    with suppress(FileNotFoundError):
+        return any(_is_alive(pipe) for pipe in (directory / DIRECTORY).iterdir() if not pipe.name.startswith("."))
+    return False
+
+
+def _is_alive(pipe: Path) -> bool:
+    try:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        return error.errno not in (errno.ENXIO, errno.ENOENT)
+    return True
+
+
 class OtherProcesses:
     """This process's pipe, and the writing ends of the other processes' pipes.
 

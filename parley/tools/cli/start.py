@@ -569,7 +569,7 @@ def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
     If the store is down, the text does not suggest another address: with another store, the broker would form a new
     cluster.
     """
-    from parley.consensus.errors import DamagedStore, Retriable, WrongStore
+    from parley.consensus.errors import DamagedStore, Retriable, UsedByOlderVersion, WrongStore
 
     keys = ("coordination.url", "zookeeper.connect")
     key, address = next(((key, value) for key in keys if (value := config.given.get(key, "").strip())), ("", ""))
@@ -578,6 +578,8 @@ def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
         return f"{store} cannot be read: {_sentence(error)}"
     if isinstance(error, WrongStore):
         return f"{store} is not the store of this broker's data: {_sentence(error)}"
+    if isinstance(error, UsedByOlderVersion):
+        return f"{store} cannot be used yet: {_sentence(error)}"
     if isinstance(error, Retriable):
         return (
             f"{store} does not respond: {_sentence(error)} The store is down or cannot be reached from this machine: "
