@@ -64,7 +64,7 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-# Archives of Java's classes, and bytecode with rewritten assertions; otherwise each of
+# Archives of Kafka's classes, and bytecode with rewritten assertions; otherwise each of
 # the test processes compiles for itself. The tests report errors of the collection.
 prepared: peers $(VENV)/.plot
 	@$(BIN)/python -m tests.support.java_archives
@@ -81,7 +81,7 @@ test: build $(VENV)/.plot  ## everything
 	wait $$spark; spark=$$?; cat .cache/spark-tests.log; exit $$((others + spark))
 
 soak: peers $(VENV)/.plot  ## the long tests: chaos, many seeds, many examples, every version and store
-	@$(BIN)/python -m tests.support.java_archives
+	@$(BIN)/python -m tests.support.java_archives spark
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile soak -m "(soak or hypothesis) and not spark"
 	$(BIN)/python -m pytest -o faulthandler_timeout=1900 -m "soak and spark"
 
