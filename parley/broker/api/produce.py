@@ -1,15 +1,15 @@
 """The Produce API: validates and appends records, and responds when enough replicas have them.
 
 * A partition that a request names twice is rejected, because the order of its batches would be unclear.
-* Each partition succeeds or fails on its own. Batches are validated, and converted if necessary, before the append.
+* Each partition succeeds or fails independently. Batches are validated, and converted if necessary, before the append.
 * With ``acks=0`` there is no response, and an error closes the connection, as in Kafka. With ``acks=1`` the response is
   sent after the append. With ``acks=-1`` it is sent when the ISR has the records: immediately if this broker is the
   only member of the ISR.
 * Batches that an idempotent producer sent behind a rejected batch are rejected, too (``api.refused_batches``).
 * The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
-* Records that take long to decompress or convert are prepared in a thread. A request for many partitions is appended in
-  several turns of the event loop. Meanwhile, and during verification, the request is work in progress: no later request
-  of the connection is appended before it.
+* Records that take a long time to decompress or convert are prepared in a thread. A request for many partitions is
+  appended in several turns of the event loop. Meanwhile, and during verification, the request is work in progress: no
+  later request of the connection is appended before it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _INVALID = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
 LEADERS_SINCE = 10
-"""The first version whose responses name the current leaders (KIP-951)."""
+"""The first version of Produce whose responses name the current leaders (KIP-951)."""
 ADMIN_CLIENT = "__admin_client"
 """The only client id that may write to internal topics, as in Kafka."""
 
@@ -92,7 +92,8 @@ Verified = dict[int, Verification]
 
 
 class _Progress:
-    """The appends of one request: the settings that all its partitions share, and what the response must wait for."""
+    """The state of one request's appends: the settings that all its partitions share, and what the response must wait
+    for."""
 
     __slots__ = ("acks", "now_ms", "ready", "to_flush", "transactional_id", "verified", "waiting")
 
@@ -280,7 +281,7 @@ class ProduceApi:
                 yield
 
     def _take_turn(self, steps: Iterator[None]) -> bool:
-        """Append for one turn of the event loop. Returns False if steps may be left."""
+        """Append records for one turn of the event loop. Returns False if steps may be left."""
         turn_ends = self._monotonic() + TURN_S
         return not any(self._monotonic() > turn_ends for _ in steps)
 
@@ -382,7 +383,7 @@ class ProduceApi:
     def _topic_name(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> str:
         """Return the name of the topic.
 
-        Raises KafkaError: UNKNOWN_TOPIC_ID for an unknown id, INVALID_TOPIC_EXCEPTION for an internal topic.
+        Raises KafkaError: UNKNOWN_TOPIC_ID for an unknown id, or INVALID_TOPIC_EXCEPTION for an internal topic.
         """
         name = topic.name
         if context.api_version >= 13:

@@ -64,15 +64,15 @@ SLOW_BYTES_PER_S = 64 << 10
 """After ``RECEIVING_USUAL_S``, a request that arrives at a lower rate than this is too slow."""
 PRODUCE_KEY = b"\x00\x00"
 URGENT_KEY = EndTxnRequest.API_KEY.to_bytes(2, "big")
-"""The API key of EndTxn. A commit is cheap, and its client can do nothing else in the meantime, so it does not wait
-behind other clients' records."""
+"""The API key of EndTxn. A commit is cheap, and its client cannot do anything else in the meantime, so a commit does
+not wait behind other clients' records."""
 _PRODUCE = 0
 _discarded = bytearray(4096)  # receives what arrives on a closing connection
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # without it, poll reports only a completely closed connection
 
 
 class ConnectionState(IntEnum):
-    """The state of a connection."""
+    """The state of a connection. The module docstring explains each one."""
 
     OPEN = 0
     DRAINING = 1
@@ -301,7 +301,8 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def _close_for_memory(self) -> None:
-        """Close because there is no memory for the request that is arriving. The client will retry it."""
+        """Close the connection because there is no memory for the request that is arriving. The client will retry
+        it."""
         MEMORY.make_room()
         self.close("no memory for the request")
 
@@ -363,8 +364,8 @@ class Connection(asyncio.BufferedProtocol):
     def _should_read(self) -> bool:
         """Return True if the loop should read from the client.
 
-        While a single request waits only for its turn, reading stays as it is: most clients send nothing more before
-        they have the response, and to pause and resume takes two system calls.
+        If a single request only waits for its turn, reading is not paused: most clients send nothing more before they
+        have the response, and pausing and resuming takes two system calls.
         """
         if self._starved or self._sender.blocked:
             return False

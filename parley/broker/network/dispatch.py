@@ -50,7 +50,8 @@ ON_LOOP_ELEMENTS_MAX: Final = 1000
 """The maximum number of array elements of a request that is decoded on the event loop. Decoding that many takes a few
 milliseconds."""
 DIVISIBLE_ELEMENTS_MAX: Final = 200
-"""The same limit for a request that can be divided: handling an element can take longer than decoding it."""
+"""The maximum number of array elements of a request that is handled without dividing it, if it can be divided: handling
+an element can take longer than decoding it."""
 R = TypeVar("R")
 
 
@@ -128,7 +129,7 @@ class RequestContext:
 
 
 RAW: Final = -1
-"""Stands for the API version of a SASL token that is sent without a request header (after SaslHandshake v0)."""
+"""The API version in the context of a SASL token that is sent without a request header (after SaslHandshake v0)."""
 
 MaybeResponse = Response | None
 """None if the client expects no response (a produce request with ``acks=0``)."""
@@ -253,7 +254,7 @@ class Dispatcher:
         self.only = tuple(key.to_bytes(2, "big") for key in api_keys)
 
     def serve_all(self) -> None:
-        """Start to serve all requests. The caller then calls ``Listener.proceed`` for the requests that wait."""
+        """Start serving all requests. The caller then calls ``Listener.proceed`` for the requests that wait."""
         self.only = None
 
     def handle(

@@ -31,7 +31,7 @@ JOINED_BYTES = 16 << 10
 LEFT_BYTES = 16 << 10
 """The number of bytes given to the transport when the socket is full."""
 PROBE_BYTES = 256 << 10
-"""The distance between the bytes that are read to find out if a slice is in memory."""
+"""The distance between the bytes that are read to find out whether a slice is in memory."""
 _BUFFERS_MAX = 512
 _probe = bytearray(1)
 
@@ -96,7 +96,7 @@ def _memory_bytes(parts: Iterable[Part]) -> int:
 
 
 class Sender(Protocol):
-    """Sends parts in order."""
+    """Sends the parts of responses, in order."""
 
     @property
     def blocked(self) -> bool:
