@@ -15,6 +15,7 @@ from typing import Any, Final
 from parley.protocol.client import Client, parse_bootstrap
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
+from parley.protocol.messages.cluster_metadata import FetchMetadataRequest
 from parley.protocol.messages.configs import DescribeConfigsRequest
 from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
 from parley.tools.cli.cluster import describe
@@ -35,8 +36,8 @@ _BROKER, _TOPIC = 4, 2
 """The types of configuration resources."""
 _OF_ONE_BROKER: Final = 2
 """The source of a setting that was set at run time for one broker."""
-_PARLEYS_KEY: Final = "coordination.url"
-"""A setting that only Parley's brokers have."""
+_PARLEYS_API: Final = FetchMetadataRequest.API_KEY
+"""An API that only Parley's brokers have. Unlike their settings, every client may see it."""
 _EVERYWHERE: Final = ("", "0.0.0.0", "::", "[::]")
 _TLS: Final = ("SSL", "SASL_SSL")
 _TOPICS_AT_ONCE: Final = 500
@@ -77,7 +78,7 @@ class Gathering:
             for each in described.brokers
         ]
         brokers = list(await asyncio.gather(*(self._asked_itself(each) for each in brokers)))
-        is_parley = any(_PARLEYS_KEY in (each.settings or {}) for each in brokers)
+        is_parley = any(_PARLEYS_API in each.apis for each in brokers)
         self._note_brokers(brokers)
         brokers = await self._with_metrics(brokers, is_parley)
         partitions = _partitions(metadata)

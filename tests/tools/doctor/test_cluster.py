@@ -304,6 +304,24 @@ def test_certificates(doctor: Doctor, tmp_path: Path, name: str, days: int) -> N
     assert found[name][0]["severity"] == ("error" if days < 0 else "warning")
 
 
+def test_a_client_without_rights_learns_which_brokers_these_are(parley: Parley, tmp_path: Path) -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    port = free_port()
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{port}",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} user_mallory="m";',
+    }
+    client = tmp_path / "client.properties"
+    login = f'sasl.mechanism=PLAIN\nsasl.jaas.config={module} username="mallory" password="m";\n'
+    client.write_text(f"security.protocol=SASL_PLAINTEXT\n{login}")
+    with Broker(settings):
+        out = parley("doctor", "--bootstrap-server", f"127.0.0.1:{port}", "--command-config", str(client)).out
+    assert "(Parley): 1 broker" in out
+
+
 def test_a_broker_that_stands_still_does_not_hold_up_the_doctor(parley: Parley) -> None:
     with Broker() as broker, FaultProxy("127.0.0.1", broker.port) as link:
         link.cut()
