@@ -27,6 +27,7 @@ from parley.storage.future_log import REPLACES
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory, Mark, partition_name
 from parley.storage.log_place import LogEvents, LogPlace, LogSettings
+from parley.storage.log_state import LastKnown
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import (
     PARTITION_FILE,
@@ -34,7 +35,6 @@ from parley.storage.partition_metadata import (
     read_partition_metadata,
     rewrite_partition_metadata,
 )
-from parley.storage.recovery import LastKnown
 from parley.storage.resource_exhaustion import reserve_for
 from parley.storage.unwritten_logs import UnwrittenLog
 

@@ -48,11 +48,11 @@ from parley.storage.log_append import (
 from parley.storage.log_directory import FULL
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
+from parley.storage.log_state import LastKnown, LoadedLog, LogState
 from parley.storage.partition_metadata import write_partition_metadata
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.readable_log import ReadableLog, ignore_damage
-from parley.storage.recovery import LastKnown
 from parley.storage.segment import Segment
 from parley.storage.timestamp_lookup import FoundRecord
 
@@ -78,7 +78,7 @@ class Log(ReadableLog):
         "tombstones_kept_from",
     )
 
-    def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
+    def __init__(self, place: LogPlace, settings: LogSettings, loaded: LoadedLog) -> None:
         super().__init__(place, settings, loaded)
         self.cleaned_up_to = loaded.cleaned_up_to
         """The offset up to which the log was last compacted; None if it never was. The checkpoint must not be higher:
@@ -104,7 +104,7 @@ class Log(ReadableLog):
         Blocks; after a crash, until everything above the recovery point has been scanned. Raises ``OSError``.
         """
         directory = place.directory
-        state = recovery.LogState(
+        state = LogState(
             ProducerState(directory, expiration_ms=settings.producer_expiration_ms),
             LeaderEpochCache(directory / CHECKPOINT),
             AppendedEpochs.open(directory / APPENDED_EPOCHS, same_boot=known.same_boot),

@@ -25,7 +25,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
-from parley.storage import recovery
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamage
@@ -34,6 +33,7 @@ from parley.storage.log import Log
 from parley.storage.log_directory import partition_name
 from parley.storage.log_place import LogPlace, SharedByLogs
 from parley.storage.log_reader import LogRead
+from parley.storage.log_state import LogState, unwritten
 from parley.storage.producer_state import ProducerState
 
 _MAKING = threading.RLock()
@@ -76,8 +76,8 @@ class NewLog(Log):
         epochs.assign(self._led_epoch, 0)
         appended = AppendedEpochs(directory / APPENDED_EPOCHS)
         damage = RecordedDamage(directory / RECORDED_DAMAGE)
-        state = recovery.LogState(producers, epochs, appended, damage)
-        empty = recovery.unwritten(directory, state, settings.now_ms())
+        state = LogState(producers, epochs, appended, damage)
+        empty = unwritten(directory, state, settings.now_ms())
         place = LogPlace(directory, self.topic, self.partition, self.topic_id, shared.events)
         on_damage, kept_from, is_closed = self.on_damage, self.tombstones_kept_from, self._closed
         Log.__init__(self, place, settings, empty)

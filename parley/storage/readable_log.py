@@ -12,7 +12,7 @@ from typing import cast
 from weakref import proxy
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage import recovery, timestamp_lookup
+from parley.storage import timestamp_lookup
 from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTONE_CHECKPOINT
 from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.damage.appended_epochs import AppendedEpochs
@@ -22,6 +22,7 @@ from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
+from parley.storage.log_state import LoadedLog
 from parley.storage.producer_state import ProducerState
 from parley.storage.resource_exhaustion import no_memory, reserve_for
 from parley.storage.segment import Segment
@@ -62,7 +63,7 @@ class ReadableLog:
         "topic_id",
     )
 
-    def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
+    def __init__(self, place: LogPlace, settings: LogSettings, loaded: LoadedLog) -> None:
         self.directory = place.directory
         self.topic = place.topic
         self.partition = place.partition
