@@ -125,7 +125,7 @@ class FrameReader:
         iterator before any other call.
 
         Yields the frames before a bad frame, and then raises FrameTooLarge or MalformedMessage. After that, the stream
-        cannot be read any more.
+        can no longer be read.
         """
         if self._frame is not None:
             self._filled += received

@@ -23,7 +23,7 @@ PlacedBatch = tuple[int, BatchHeader]
 
 
 class Origin(Enum):
-    """The author of the appended batches."""
+    """The source of the appended batches."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"

@@ -89,7 +89,7 @@ def _records(header: BatchHeader, payload: bytes) -> Iterator[Record]:
 def suspects(
     buf: Buffer, header: BatchHeader, *, is_fine: Callable[[Walk], bool], max_bytes: int
 ) -> Iterator[tuple[int, Record]]:
-    """Yield some records of the v2 batch at 0, which ``walk`` has accepted, with their indexes in the batch.
+    """Yield some records of the v2 batch at position 0, which ``walk`` has accepted, with their indexes in the batch.
 
     Leaves out runs of records for which ``is_fine`` returns True; its argument is the result of ``walk`` for the run.
     Because no objects are created for these records, finding one record in a million costs little more than ``walk``.

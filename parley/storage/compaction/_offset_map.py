@@ -1,8 +1,8 @@
 """A compaction's offset map, and its loops over the records of a batch. Compiled by mypyc, like ``_walk``.
 
 The offset map holds the last offset of each key. Each slot takes 24 bytes and stores a 124-bit hash instead of the key.
-Two keys with the same hash would lose a record, but a hardware fault is more likely. Half of the hash is Python's own
-hash of ``bytes``, which is keyed with a secret of the process, so no client can choose keys that collide. The other
+If two keys had the same hash, a record would be lost, but a hardware fault is more likely. Half of the hash is Python's
+own hash of ``bytes``, which is keyed with a secret of the process, so no client can choose keys that collide. The other
 half is FNV-1a, which takes a tenth of the compaction's time.
 
 The loops read records as ``parley.protocol.records._walk`` describes them. Kept records are copied unchanged: the base
@@ -82,8 +82,8 @@ class OffsetMap:
 
 
 def _fnv(key: bytes) -> i64:
-    """Return the FNV-1a hash of a key, masked to 60 bits: interpreted code, whose integers do not overflow, then
-    returns the same hash as compiled code."""
+    """Return the FNV-1a hash of a key. It is masked to 60 bits so that compiled code returns the same hash as
+    interpreted code, whose integers do not overflow."""
     value: i64 = _FNV_BASIS
     pos: i64 = 0
     end: i64 = len(key)
