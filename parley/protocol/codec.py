@@ -41,6 +41,8 @@ _encoders: dict[tuple[type[Message], int], Encoder] = {}
 _element_encoders: dict[tuple[type[Message], int, type[Struct]], Encoder] = {}
 
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+_WITH_TAGS: Final = struct.Struct(">iix")  # and no tagged fields
+_response_headers: dict[tuple[type[Message], int], struct.Struct] = {}
 _SIZE: Final = struct.Struct(">i")
 _STORED_VERSION: Final = struct.Struct(">h")
 
@@ -144,9 +146,11 @@ def request_frame(message: Request, version: int, correlation_id: int, client_id
 
 def response_frame(message: Response, version: int, correlation_id: int) -> list[Buffer]:
     """Return a whole response frame, including its size, in consecutive pieces."""
-    out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
-    if message.header_version(version) >= 1:
-        out.append(0)  # no tagged fields
+    key = type(message), version
+    header = _response_headers.get(key)
+    if header is None:
+        header = _response_headers[key] = _SIZE_AND_CORRELATION if message.header_version(version) < 1 else _WITH_TAGS
+    out = bytearray(header.pack(0, correlation_id))
     return _framed(message, version, out, [])
 
 

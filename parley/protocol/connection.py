@@ -200,6 +200,8 @@ class RequestHeader(NamedTuple):
     body_offset: int
 
 
+_new = tuple.__new__  # takes less than half the time of the class itself
+
 # API key -> the first version with a flexible header, which has tagged fields
 _FLEXIBLE_FROM: Final[dict[int, int]] = {}
 
@@ -231,7 +233,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         first_flexible = _first_flexible(api_key)
     if version >= first_flexible:
         pos = _skip_tags(frame, pos)
-    return RequestHeader(api_key, version, correlation_id, client_id, pos)
+    return _new(RequestHeader, (api_key, version, correlation_id, client_id, pos))
 
 
 def _first_flexible(api_key: int) -> int:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
-from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.protocol.uuids import UUID
 from parley.storage import producer_recovery, recovery, retention
+from parley.storage.appending import append_as_follower, append_as_leader
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction.compactor import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.compaction.dirtiness import Dirtiness, measure
@@ -33,25 +33,13 @@ from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamag
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches, completed
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
-from parley.storage.log_append import (
-    LOG_APPEND_TIME,
-    AppendInfo,
-    Origin,
-    PlacedBatch,
-    check_sizes,
-    fetched_batches,
-    first_append,
-    place,
-    runs,
-    whole_batches,
-)
+from parley.storage.log_append import AppendInfo, Origin
 from parley.storage.log_directory import FULL
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
 from parley.storage.log_state import LastKnown, LoadedLog, LogState
 from parley.storage.partition_metadata import write_partition_metadata
 from parley.storage.producer_state import ProducerState
-from parley.storage.producer_updates import marker_of, note
 from parley.storage.readable_log import ReadableLog, ignore_damage
 from parley.storage.segment import Segment
 from parley.storage.timestamp_lookup import FoundRecord
@@ -160,30 +148,15 @@ class Log(ReadableLog):
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and the errors
         of ``ProducerState.check_append`` and ``check_marker``.
         """
-        found = whole_batches(batches, header)
-        with self._lock:
-            check_sizes(found, len(batches), self.config)
-            for at, header in found:
-                if header.producer_id >= 0:
-                    marker, is_client = marker_of(header, batches, at), origin is Origin.CLIENT
-                    if marker is not None:
-                        self.producers.check_marker(
-                            header, marker, now_ms=now_ms, transaction_version=transaction_version
-                        )
-                        continue
-                    try:
-                        known = self.producers.check_append(header, from_client=is_client, now_ms=now_ms)
-                    except KafkaError as error:
-                        if not self._recalls(error, header):
-                            raise
-                        known = self.producers.check_append(header, from_client=is_client, now_ms=now_ms)
-                    if known is not None:
-                        return first_append(known, header, self.config, self.log_start_offset)
-            append_time = now_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else None
-            offset = self.log_end_offset
-            self.leader_epochs.assign(leader_epoch, offset)
-            placed = place(batches, found, offset, leader_epoch, append_time)
-            return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
+        return append_as_leader(
+            self,
+            batches,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            is_client=origin is Origin.CLIENT,
+            header=header,
+            transaction_version=transaction_version,
+        )
 
     def _recalls(self, error: KafkaError, header: BatchHeader) -> bool:
         """If the state of the rejected batch's producer is incomplete, read the producer's last batches from the log.
@@ -201,50 +174,7 @@ class Log(ReadableLog):
         that do not increase from the log end), KAFKA_STORAGE_ERROR. If a response fills more than one segment, the
         segments before the failure have been appended.
         """
-        now_ms = self._now_ms()
-        with self._lock:
-            first, count, size, largest = self.log_end_offset, 0, 0, NO_TIMESTAMP
-            view = memoryview(batches)
-            for run in runs(fetched_batches(batches, first), self.config.segment_bytes):
-                begin, end = run[0][0], run[-1][0] + run[-1][1].size_bytes
-                for _, header in run:
-                    self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-                info = self._write(view[begin:end], [(at - begin, h) for at, h in run], now_ms, NO_TIMESTAMP)
-                first = first if count else info.first_offset
-                count += info.record_count
-                size += info.size_bytes
-                largest = max(largest, info.max_timestamp)
-            last = self.log_end_offset - 1
-            return AppendInfo(first, last, largest, NO_TIMESTAMP, self.log_start_offset, False, count, size)
-
-    def _write(self, batches: Buffer, found: list[PlacedBatch], now_ms: int, append_time: int) -> AppendInfo:
-        """Write batches with assigned offsets, in a new segment if they do not fit, and update the producers."""
-        placed = [header for _, header in found]
-        last, largest, count = placed[-1].last_offset, placed[0].max_timestamp, 0
-        for header in placed:
-            if header.max_timestamp > largest:
-                largest = header.max_timestamp
-        if self._closed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
-        try:
-            segment = self._segment_for(len(batches), last, largest, now_ms)
-            for header in placed:
-                self._appended_epochs.note(header.partition_leader_epoch, header.base_offset)
-            segment.append(batches, placed, self.config.index_interval_bytes)
-            self.log_end_offset = last + 1
-            self._segments.appended(last + 1)
-            for at, header in found:
-                count += header.record_count
-                if header.producer_id >= 0:
-                    note(header, marker_of(header, batches, at), self.producers, segment, now_ms)
-        except OSError as error:
-            raise self._failed(error) from error
-        except MemoryError:
-            self._closed = self._is_half_changed = True
-            raise
-        return AppendInfo(
-            placed[0].base_offset, last, largest, append_time, self.log_start_offset, False, count, len(batches)
-        )
+        return append_as_follower(self, batches, self._now_ms())
 
     def _segment_for(self, size: int, last_offset: int, latest_timestamp: int, now_ms: int) -> Segment:
         segments, config = self._segments, self.config

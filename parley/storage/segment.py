@@ -47,6 +47,7 @@ from parley.storage.time_index import TimeIndex, TimestampOffset
 from parley.storage.transaction_index import CorruptTransactionIndex, TransactionIndex
 
 _log = logging.getLogger(__name__)
+_new = tuple.__new__  # takes less than half the time of the class itself
 
 
 class Segment(ReadableSegment):
@@ -210,7 +211,7 @@ class Segment(ReadableSegment):
             for header in headers:
                 last, size = header.last_offset, header.size_bytes
                 if header.max_timestamp > largest[0]:
-                    largest = TimestampOffset(header.max_timestamp, last)
+                    largest = _new(TimestampOffset, (header.max_timestamp, last))
                 if unindexed > index_interval:
                     offsets.append(last, position)
                     times.append(*largest)

@@ -25,6 +25,8 @@ from parley.storage.log_reader import Failed, LogEnd, LogReader
 from parley.storage.segment import Segment
 from parley.storage.segment_names import DELETED, LOG_SUFFIX
 
+_new = tuple.__new__  # takes less than half the time of the class itself
+
 
 class Segments:
     """The segments of the log in ``directory``, which ends at ``end_offset``. The log calls every method under its
@@ -62,7 +64,7 @@ class Segments:
         """Record that batches were appended to the active segment, so that the log now ends at ``end_offset``."""
         self.end_offset = end_offset
         active = self.active
-        self.reader.appended(LogEnd(end_offset, active, active.size))
+        self.reader.appended(_new(LogEnd, (end_offset, active, active.size)))
 
     def takes(self, size: int, last_offset: int, latest_timestamp: int, config: LogConfig, now_ms: int) -> bool:
         """Return True if batches of ``size`` bytes may be appended to the active segment; False if a new segment must

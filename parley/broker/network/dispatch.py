@@ -78,30 +78,51 @@ class ConnectedClient:
         return self.session.host
 
 
-@dataclass(slots=True)
 class RequestContext:
     """The context of a request for its handler, apart from the body. ``received_at`` is in monotonic seconds."""
 
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    client: ConnectedClient
-    received_at: float
-    size_bytes: int = 0
-    busy_s: float = 0.0
-    """How long, in seconds, the handler has occupied the event loop. Coroutines are measured only while there are
-    quotas."""
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "busy_s",
+        "charge",
+        "client",
+        "client_id",
+        "correlation_id",
+        "has_many_elements",
+        "is_from_follower",
+        "received_at",
+        "size_bytes",
+    )
 
-    has_many_elements: bool = False
-    """True if a thread decoded the request, or if a coroutine handler has set it because the response is large. A
-    thread then encodes the response."""
-
-    is_from_follower: bool = False
-    """True for a follower's fetch. The handler sets it."""
-
-    charge: Any = None
-    """The usage that the client's quotas have counted for the request before its response is ready."""
+    def __init__(
+        self,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        client: ConnectedClient,
+        received_at: float,
+        size_bytes: int = 0,
+        busy_s: float = 0.0,
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.client = client
+        self.received_at = received_at
+        self.size_bytes = size_bytes
+        self.busy_s = busy_s
+        """How long, in seconds, the handler has occupied the event loop. Coroutines are measured only while there are
+        quotas."""
+        self.has_many_elements = False
+        """True if a thread decoded the request, or if a coroutine handler has set it because the response is large. A
+        thread then encodes the response."""
+        self.is_from_follower = False
+        """True for a follower's fetch. The handler sets it."""
+        self.charge: Any = None
+        """The usage that the client's quotas have counted for the request before its response is ready."""
 
     def spent(self, seconds: float) -> None:
         """Add to the time during which the handler has occupied the event loop or a thread."""

@@ -16,7 +16,7 @@ renew its session and fetch from leaders, however many clients flood it with req
 ONLY_URGENT_S: Final = 0.001
 """How long, in seconds, requests may take before all requests that are not urgent wait until the event loop has read
 from the sockets again: an urgent request may have arrived. Reading takes about 10 microseconds."""
-CHECK_S: Final = 1.0
+CHECK_S = 1.0
 """The interval, in seconds, at which the time of large requests is counted, and slow connections are closed if other
 requests wait for their memory."""
 

@@ -81,6 +81,9 @@ class Prepared(NamedTuple):
     """The number of records that were rewritten in another format or codec; 0 if none were."""
 
 
+_new = tuple.__new__  # takes less than half the time of the class itself
+
+
 class RecordErrors(KafkaError):
     """Some records of a batch break the topic's rules, so the whole batch is rejected (KIP-467).
 
@@ -120,7 +123,7 @@ def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version
         records = bytearray(records)
     if seen.max_timestamp != header.max_timestamp:
         header = set_max_timestamp(records, 0, header, seen.max_timestamp)
-    return Prepared(records, header, 0)
+    return _new(Prepared, (records, header, 0))
 
 
 def _first_header(records: Buffer) -> BatchHeader:

@@ -46,7 +46,7 @@ index)."""
 _WITH_CHECKSUMS, _WITH_TRANSACTIONS = (2, 4), (4, 5)
 _SIZES = {_OF_ALL_BYTES: 4, 2: 8, 3: 0, 4: 8, 5: 0}  # the checksums of a block, by version
 _HEAD = struct.Struct(">hIiqq")
-_TRANSACTIONS = struct.Struct(">I")
+_UINT32: Final = struct.Struct(">I")
 _CHECKED_FROM = 6
 
 _log = logging.getLogger(__name__)
@@ -67,10 +67,12 @@ class BlockSums(NamedTuple):
 
 NO_BATCHES: Final = BlockSums(0, 0)
 
+_new = tuple.__new__  # takes less than half the time of the class itself
+
 
 def added(sums: BlockSums, batch: Buffer, header: BatchHeader) -> BlockSums:
     """Return the checksums of a block after adding a batch. ``batch`` is its first ``ATTRIBUTES_AT`` bytes."""
-    return BlockSums(crc32c(header.crc.to_bytes(4, "big"), sums.contents), crc32c(batch, sums.headers))
+    return _new(BlockSums, (crc32c(_UINT32.pack(header.crc), sums[0]), crc32c(batch, sums[1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class SegmentDigest:
         checksums = array("I", self.checksums)
         if sys.byteorder == "little":
             checksums.byteswap()
-        transactions = b"" if self.transactions is None else _TRANSACTIONS.pack(self.transactions)
+        transactions = b"" if self.transactions is None else _UINT32.pack(self.transactions)
         body = struct.pack(">iqq", self.block, self.size, self.end_offset) + transactions + checksums.tobytes()
         version = _VERSIONS[self.covers_headers, self.transactions is not None]
         return struct.pack(">hI", version, crc32c(body)) + body
@@ -122,10 +124,10 @@ class SegmentDigest:
             raise CorruptDigest(f"unknown version {version}")
         if crc32c(memoryview(data)[_CHECKED_FROM:]) != checksum:
             raise CorruptDigest("the checksum does not match")
-        begin = _HEAD.size + (_TRANSACTIONS.size if version in _WITH_TRANSACTIONS else 0)
+        begin = _HEAD.size + (_UINT32.size if version in _WITH_TRANSACTIONS else 0)
         if not 0 < block <= BLOCK_MAX or size < 0 or len(data) != begin + -(-size // block) * _SIZES[version]:
             raise CorruptDigest(f"{len(data)} bytes is the wrong length for the digest of {size} bytes")
-        transactions = _TRANSACTIONS.unpack_from(data, _HEAD.size)[0] if version in _WITH_TRANSACTIONS else None
+        transactions = _UINT32.unpack_from(data, _HEAD.size)[0] if version in _WITH_TRANSACTIONS else None
         checksums = array("I")
         if version in _WITH_CHECKSUMS:
             checksums.frombytes(memoryview(data)[begin:])  # the constructor would copy them twice

@@ -386,7 +386,7 @@ async def test_records_without_memory_to_check_them_may_be_sent_again(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("parley.broker.api.produce_preparation.prepare", failing)
+        patch.setattr("parley.protocol.records.crc.crc32c", failing)
         (outcome,) = await bench.produce(("t", 0, data))
     assert outcome.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "which producers repeat"
     assert MEMORY.lost_work is None

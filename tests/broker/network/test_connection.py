@@ -799,25 +799,37 @@ async def test_a_connection_that_is_closed_no_longer_lacks_memory(monkeypatch: p
         await holding.close()
 
 
+class CountingReceiver:
+    """Counts the checks of slow requests."""
+
+    def __init__(self) -> None:
+        self.checks = asyncio.Semaphore(0)
+
+    def count_receiving(self, seconds: float) -> None:
+        self.checks.release()
+
+    def close_if_slow(self) -> None:
+        pass
+
+
 async def test_requests_that_wait_for_memory_may_be_slow_while_nobody_holds_it_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A request whose handler works has been received: it is not the client that is slow."""
     monkeypatch.setattr("parley.broker.network.connection.RECEIVING_USUAL_S", 0.0)
     monkeypatch.setattr("parley.broker.network.load.CHECK_S", 0.01)
-    go_on, checked = asyncio.Event(), asyncio.Semaphore(0)
+    go_on, counting = asyncio.Event(), CountingReceiver()
 
     async def work(context: RequestContext, request: ProduceRequest) -> ProduceResponse:
         await go_on.wait()
         return ProduceResponse(responses=[])
 
     async with serving({0: work}, queued_bytes=1_500_000) as listener:
-        check = listener.load._check_receivers
-        monkeypatch.setattr(listener.load, "_check_receivers", lambda: (check(), checked.release()))
+        listener.load._receivers.add(counting)
         clients = [await RawClient.connect(listener) for _ in range(2)]
         sending = [asyncio.ensure_future(client.ask(produce(records=b"x" * 1_000_000), 7)) for client in clients]
         for _ in range(3):
-            await checked.acquire()
+            await counting.checks.acquire()
         go_on.set()
         await asyncio.gather(*sending)
         for client in clients:

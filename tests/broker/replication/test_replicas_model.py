@@ -342,8 +342,10 @@ class Replicas(RuleBasedStateMachine):
             topics=[FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[asked])],
         )
         self.now_s += 0.001
+        asker = context(18)
+        asker.received_at = self.now_s
         try:
-            answer: Any = leader.api.fetch(replace(context(18), received_at=self.now_s), request)
+            answer: Any = leader.api.fetch(asker, request)
         except KafkaError:
             return False
         if not isinstance(answer, FetchResponse):
