@@ -6,8 +6,9 @@ Rules:
    directory is synced. A crash leaves the old file or the new one, never a mixture.
 2. A malformed file is treated as missing, and logged. Its contents can be recovered from the log (recovery points,
    leader epochs) or are safe to lose.
-3. Kafka's format has no checksum. Parley adds one to files with the offsets of many logs: an altered log start would
-   hide records, and an altered high watermark would raise a false alarm.
+3. Kafka's format has no checksum. Parley adds one to files with the offsets of many logs, and to the leader epochs of a
+   log: an altered log start would hide records, an altered high watermark would raise a false alarm, and followers
+   would keep records that differ from their leader's after an altered leader epoch.
 4. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
@@ -140,10 +141,36 @@ def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
     except FileNotFoundError:
         return []
     try:
+        verify_blank_checksum(data)
         return decode(data, entry)
     except MalformedCheckpoint as error:
         _log.warning("%s is malformed (%s): treating it as missing", path, error)
         return []
+
+
+def with_blank_checksum(data: bytes) -> bytes:
+    """Return the contents of a checkpoint file with the CRC-32C of its text at the end of the last line.
+
+    Each bit is a space or a tab, which Apache Kafka ignores there. In ``leader-epoch-checkpoint``, Kafka accepts no
+    line that is not an epoch. A file without entries has no checksum, because Kafka reads its last line as a number.
+    """
+    text = data.removesuffix(b"\n")
+    return text + _blanks(crc32c(text)) + b"\n" if text.count(b"\n") > 1 else data
+
+
+def verify_blank_checksum(data: bytes) -> None:
+    """Raise ``MalformedCheckpoint`` if the last line ends with blanks that are not the checksum of the text.
+
+    An older version, or Apache Kafka, writes no blanks there.
+    """
+    line = data.removesuffix(b"\n")
+    text = line.rstrip(b" \t")
+    if len(text) < len(line) and line != text + _blanks(crc32c(text)):
+        raise MalformedCheckpoint("its checksum is wrong")
+
+
+def _blanks(crc: int) -> bytes:
+    return f"{crc:032b}".replace("0", " ").replace("1", "\t").encode()
 
 
 def has_valid_checksum(data: bytes) -> bool:

@@ -9,6 +9,7 @@ or position diverges. Rules:
 3. The table is in memory; ``LeaderEpochCache.flush`` writes it to ``leader-epoch-checkpoint``. That must happen before
    the recovery point passes an epoch's first record; recovery restores later epochs from the batches. Entries are
    replaced, never changed, so other threads may flush.
+4. The file has a checksum. If it is wrong, the file counts as missing, and recovery reads all epochs from the batches.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from parley.storage.checkpoints import (
     encode,
     read,
     whole_number,
+    with_blank_checksum,
     write_atomically,
 )
 
@@ -164,7 +166,8 @@ class LeaderEpochCache:
         with self._flushing:
             entries = self._entries
             if entries != self._flushed:
-                write_atomically(self.path, encode(f"{entry.epoch} {entry.start_offset}" for entry in entries))
+                lines = encode(f"{entry.epoch} {entry.start_offset}" for entry in entries)
+                write_atomically(self.path, with_blank_checksum(lines))
                 self._flushed = entries
 
     def _set(self, entries: tuple[EpochStart, ...]) -> None:

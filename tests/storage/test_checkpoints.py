@@ -156,7 +156,8 @@ def test_epochs_are_kept_in_kafkas_format(tmp_path: Path) -> None:
     epochs = cache(tmp_path, (0, 0), (2, 10), (2, 15), (5, 20))
     assert not epochs.path.exists()
     epochs.flush()
-    assert epochs.path.read_bytes() == b"0\n3\n0 0\n2 10\n5 20\n"
+    lines = [line.split() for line in epochs.path.read_text().splitlines()]
+    assert lines == [["0"], ["3"], ["0", "0"], ["2", "10"], ["5", "20"]]
     assert LeaderEpochCache(epochs.path).entries == epochs.entries
 
 
@@ -255,6 +256,24 @@ def test_a_malformed_epoch_checkpoint_is_as_if_missing(tmp_path: Path, caplog: p
     (tmp_path / CHECKPOINT).write_text("0\n1\n0 zero\n")
     assert cache(tmp_path).entries == ()
     assert "malformed" in caplog.text
+
+
+def test_a_flipped_bit_alters_no_leader_epoch(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (3, 0), (5, 100), (8, 108), (9, 1_000_000))
+    epochs.flush()
+    written = epochs.path.read_bytes()
+    for bit in range(8 * len(written)):
+        flipped = bytearray(written)
+        flipped[bit // 8] ^= 1 << bit % 8
+        epochs.path.write_bytes(flipped)
+        assert LeaderEpochCache(epochs.path).entries in ((), epochs.entries), f"bit {bit}"
+
+
+@pytest.mark.parametrize("text", ["0\n2\n3 40\n5 90\n", "0\n2\n3 40\n5 90", "0\r\n2\r\n3 40\r\n5 90\r\n"])
+def test_leader_epochs_without_a_checksum_are_read(tmp_path: Path, text: str) -> None:
+    """Apache Kafka and older versions write none."""
+    (tmp_path / CHECKPOINT).write_bytes(text.encode())
+    assert pairs(LeaderEpochCache(tmp_path / CHECKPOINT)) == [(3, 40), (5, 90)]
 
 
 steps = st.lists(

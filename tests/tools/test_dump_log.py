@@ -17,7 +17,7 @@ from parley.protocol.messages import stored
 from parley.protocol.records.batch import build
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
-from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
+from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint, with_blank_checksum
 from parley.storage.producer_snapshots import ProducerEntry, encode_snapshot
 from parley.storage.transaction_index import AbortedTransaction, TransactionIndex
 from parley.tools.cli.dump_log import dump
@@ -279,6 +279,9 @@ def test_checkpoints(parley: Parley, tmp_path: Path) -> None:
     assert parley("dump-log", "--files", str(tmp_path / RECOVERY_POINTS)).lines[2].endswith(" isvalid: false")
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n2\n3 40\n")
     assert parley("dump-log", "--files", str(tmp_path / "leader-epoch-checkpoint")).code == 1
+    (tmp_path / "leader-epoch-checkpoint").write_bytes(with_blank_checksum(b"0\n1\n3 40\n").replace(b"40", b"41"))
+    altered = parley("dump-log", "--files", str(tmp_path / "leader-epoch-checkpoint"))
+    assert (altered.code, "its checksum is wrong" in altered.err) == (1, True)
 
 
 def test_other_files(parley: Parley, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from parley.storage.checkpoints import CHECKSUM, MalformedCheckpoint, decode, has_valid_checksum
+from parley.storage.checkpoints import CHECKSUM, MalformedCheckpoint, decode, has_valid_checksum, verify_blank_checksum
 from parley.storage.leader_epoch_cache import CHECKPOINT
 from parley.storage.producer_snapshots import CorruptSnapshot, ProducerEntry, read_snapshot
 from parley.tools.cli.dump_log.output import Line, problem
@@ -64,5 +64,6 @@ def dump_checkpoint(path: Path) -> Iterator[Line]:
             numbers = [word if name == "topic" else int(word) for name, word in zip(names, words, strict=True)]
             fields = dict(zip(names, numbers, strict=True))
             yield Line(" ".join(f"{name}: {value}" for name, value in fields.items()), fields)
+        verify_blank_checksum(data)
     except MalformedCheckpoint as error:
         yield problem(str(error))
