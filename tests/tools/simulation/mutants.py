@@ -453,7 +453,7 @@ MUTANTS = (
         for mutate, first, invariant in (
             (consumer.assign_what_others_have, 1, "OneOwner"),
             (consumer.revoke_at_once, 1, "OneOwner"),
-            (consumer.accept_commits_of_removed_members, 67, "OneOwner"),
+            (consumer.accept_commits_of_removed_members, 117, "OneOwner"),
             (consumer.join_in_the_first_epoch, 1, "GroupEpochsRise"),
             (consumer.go_back_an_epoch, 1, "GroupEpochsRise"),
             (consumer.keep_dead_consumers, 1, "GroupProgress"),
