@@ -181,6 +181,23 @@ def test_nothing_is_found_if_nothing_is_open() -> None:
     assert findings(subject(acls=[denied])) == []
 
 
+def test_sessions_end_by_the_keys_of_their_mechanisms() -> None:
+    """A mechanism's own key counts, as it does at a login."""
+    ending = {"connections.max.reauth.ms": "1000"}
+    of_scram, of_plain = (f"{CLIENTS}{name}.connections.max.reauth.ms" for name in ("scram-sha-512", "plain"))
+    both = {f"{CLIENTS}sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN"}
+    names = [
+        {finding.check.name for finding in findings(subject(changes))} & {"endless-sessions"}
+        for changes in (
+            {f"{CLIENTS}connections.max.reauth.ms": "0", of_scram: "1000"},
+            ending | {of_scram: "0"},
+            both | ending | {of_plain: "0"},
+            both | {f"{CLIENTS}connections.max.reauth.ms": "0", of_scram: "1000", of_plain: "1000"},
+        )
+    ]
+    assert names == [set(), {"endless-sessions"}, {"endless-sessions"}, set()]
+
+
 def test_a_group_may_read_files() -> None:
     assert findings(subject(secret_files=[FileMode("ssl.keystore.location", "/k.pem", 0o100640)])) == []
 

@@ -137,7 +137,7 @@ class ListenerSecurity:
     def _login_rules(self, own: BrokerConfig) -> LoginRules:
         return LoginRules(
             mechanisms={name: self._mechanism(name, own) for name in own.sasl_enabled_mechanisms},
-            max_reauth_ms={name: _max_reauth_ms(self.address.name, name, own) for name in own.sasl_enabled_mechanisms},
+            max_reauth_ms={name: max_reauth_ms(self.address.name, name, own) for name in own.sasl_enabled_mechanisms},
             receive_bytes_max=own.sasl_server_max_receive_size,
             refusal_delay_s=own.connection_failed_authentication_delay_ms / 1000,
         )
@@ -175,7 +175,11 @@ def _per_mechanism(listener: str, mechanism: str, own: BrokerConfig, key: str) -
     return own.given.get(f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.{key}", "").strip()
 
 
-def _max_reauth_ms(listener: str, mechanism: str, own: BrokerConfig) -> int:
+def max_reauth_ms(listener: str, mechanism: str, own: BrokerConfig) -> int:
+    """Return how long a session of this mechanism lasts; 0 for sessions without an end.
+
+    ``own`` are the listener's own settings.
+    """
     key = own.KEYS["connections.max.reauth.ms"]
     text = _per_mechanism(listener, mechanism, own, key.name)
     value: int = key.parse(text) if text else own.connections_max_reauth_ms

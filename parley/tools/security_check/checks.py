@@ -18,6 +18,7 @@ from typing import Final
 from parley.broker.config import BrokerConfig
 from parley.broker.config.definition import ConfigType
 from parley.broker.security.acls.bindings import WILDCARD, AclBinding, PatternType, PermissionType
+from parley.broker.security.listener_security import max_reauth_ms
 from parley.broker.security.operations import Operation
 from parley.broker.security.principal import ANONYMOUS
 from parley.broker.security.resources import ResourceType
@@ -253,7 +254,8 @@ def _strangers(subject: Subject) -> Iterable[str]:
 
 def _endless_sessions(subject: Subject) -> Iterator[str]:
     for listener, own in subject.of_listeners():
-        if listener.is_sasl and not own.connections_max_reauth_ms:
+        mechanisms = own.sasl_enabled_mechanisms if listener.is_sasl else ()
+        if not all(max_reauth_ms(listener.name, mechanism, own) for mechanism in mechanisms):
             yield f"a connection to {listener} outlives the password that opened it"
 
 
