@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from parley.named_tuples import new_tuple
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
@@ -30,8 +31,6 @@ from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.segment import Segment
 from parley.storage.segments import Segments
-
-_new = tuple.__new__  # takes less than half the time of the class itself
 
 
 class AppendableLog(Protocol):
@@ -148,4 +147,4 @@ def _write(log: AppendableLog, batches: Buffer, found: list[PlacedBatch], now_ms
         log._closed = log._is_half_changed = True
         raise
     first, start, size = placed[0].base_offset, log.log_start_offset, len(batches)
-    return _new(AppendInfo, (first, last, largest, append_time, start, False, count, size))
+    return new_tuple(AppendInfo, (first, last, largest, append_time, start, False, count, size))

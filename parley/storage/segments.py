@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from parley.named_tuples import new_tuple
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.log_integrity import LogIntegrity
 from parley.storage.durability import Durability
@@ -24,8 +25,6 @@ from parley.storage.log_config import LogConfig
 from parley.storage.log_reader import Failed, LogEnd, LogReader
 from parley.storage.segment import Segment
 from parley.storage.segment_names import DELETED, LOG_SUFFIX
-
-_new = tuple.__new__  # takes less than half the time of the class itself
 
 
 class Segments:
@@ -64,7 +63,7 @@ class Segments:
         """Record that batches were appended to the active segment, so that the log now ends at ``end_offset``."""
         self.end_offset = end_offset
         active = self.active
-        self.reader.appended(_new(LogEnd, (end_offset, active, active.size)))
+        self.reader.appended(new_tuple(LogEnd, (end_offset, active, active.size)))
 
     def takes(self, size: int, last_offset: int, latest_timestamp: int, config: LogConfig, now_ms: int) -> bool:
         """Return True if batches of ``size`` bytes may be appended to the active segment; False if a new segment must

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from parley.named_tuples import new_tuple
 from parley.protocol.records import legacy
 from parley.protocol.records._walk import Walk, encode_records, read_records
 from parley.protocol.records.batch_header import (
@@ -39,8 +40,6 @@ _RECORD_BYTES_MIN: Final = 7
 _SEARCHED_AT_ONCE: Final = 2 << 10
 """The number of bytes that ``suspects`` checks before it creates objects for the records: a few hundred small
 records."""
-
-_new = tuple.__new__
 
 
 def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
@@ -75,7 +74,7 @@ def _records(header: BatchHeader, payload: bytes) -> Iterator[Record]:
                 header.base_offset,
                 header.base_timestamp,
                 fixed,
-                _new,
+                new_tuple,
                 Record,
             )
             left -= len(some)
@@ -107,7 +106,9 @@ def suspects(
             size *= 2
             continue
         if not is_fine(seen):
-            run, _ = read_records(body, pos, seen.count, header.base_offset, header.base_timestamp, None, _new, Record)
+            run, _ = read_records(
+                body, pos, seen.count, header.base_offset, header.base_timestamp, None, new_tuple, Record
+            )
             yield from enumerate(run, index)
         index += seen.count
         pos, size = after, _SEARCHED_AT_ONCE

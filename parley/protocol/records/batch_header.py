@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from parley.named_tuples import new_tuple
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.schema import Buffer as Buffer
@@ -131,9 +132,6 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
-_new = tuple.__new__
-
-
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """Return the header of the batch at ``pos``, of any magic.
 
@@ -146,7 +144,7 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     magic = buf[pos + MAGIC_AT]
     if magic != MAGIC_V2:
         return _read_legacy(buf, pos)
-    header: BatchHeader = _new(BatchHeader, _V2.unpack_from(buf, pos))
+    header: BatchHeader = new_tuple(BatchHeader, _V2.unpack_from(buf, pos))
     if header.length < HEADER_SIZE - LOG_OVERHEAD:
         raise CorruptRecord(f"the header of a batch claims {header.length} bytes, less than the size of a header")
     return header

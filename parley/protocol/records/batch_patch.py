@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from parley.named_tuples import new_tuple
 from parley.protocol.records.batch_header import (
     ATTRIBUTES_AT,
     MAX_TIMESTAMP_AT,
@@ -16,8 +17,6 @@ from parley.protocol.records.crc import seal
 
 _ASSIGNED: Final = struct.Struct(">qii")
 _LONG: Final = struct.Struct(">q")
-
-_new = tuple.__new__
 
 
 def assign(
@@ -35,7 +34,7 @@ def assign(
     """
     _ASSIGNED.pack_into(buf, pos, base_offset, header.length, leader_epoch)
     if append_time is None:
-        return _new(BatchHeader, (base_offset, header[1], leader_epoch) + header[3:])  # noqa: RUF005 (three times faster)
+        return new_tuple(BatchHeader, (base_offset, header[1], leader_epoch) + header[3:])  # noqa: RUF005 (three times faster)
     buf[pos + ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_BIT  # the low byte of the attributes
     return set_max_timestamp(buf, pos, header, append_time)
 

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from parley.named_tuples import new_tuple
 from parley.protocol.records.batch_header import (
     COMPRESSION_MASK,
     INT64_MAX,
@@ -39,8 +40,6 @@ _MESSAGE: Final = (struct.Struct(">qiIbbi"), struct.Struct(">qiIbbqi"))
 """The fields of a message up to and including the length of the key, by magic."""
 _LENGTH: Final = struct.Struct(">i")
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
-
-_new = tuple.__new__
 
 
 def messages(buf: Buffer, pos: int, header: BatchHeader, *, max_bytes: int) -> Iterator[Record]:
@@ -114,7 +113,7 @@ def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
         key, value = _split(data, pos + _MESSAGE[magic].size, end, key_size)
         if offset + shift > INT64_MAX:
             raise InvalidRecord("the offset of a message is out of range")
-        yield _new(Record, (offset + shift, wrapper.max_timestamp if fixed else timestamp, key, value, ()))
+        yield new_tuple(Record, (offset + shift, wrapper.max_timestamp if fixed else timestamp, key, value, ()))
         pos = end
 
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from parley.light_dataclasses import dataclass
+from parley.named_tuples import new_tuple
 from parley.protocol.records.batch_header import ATTRIBUTES_AT, BatchHeader, Buffer
 from parley.protocol.records.crc32c import crc32c
 from parley.storage.checkpoints import sync_file
@@ -67,12 +68,10 @@ class BlockSums(NamedTuple):
 
 NO_BATCHES: Final = BlockSums(0, 0)
 
-_new = tuple.__new__  # takes less than half the time of the class itself
-
 
 def added(sums: BlockSums, batch: Buffer, header: BatchHeader) -> BlockSums:
     """Return the checksums of a block after adding a batch. ``batch`` is its first ``ATTRIBUTES_AT`` bytes."""
-    return _new(BlockSums, (crc32c(_UINT32.pack(header.crc), sums[0]), crc32c(batch, sums[1])))
+    return new_tuple(BlockSums, (crc32c(_UINT32.pack(header.crc), sums[0]), crc32c(batch, sums[1])))
 
 
 @dataclass(frozen=True, slots=True)

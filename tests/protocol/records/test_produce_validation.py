@@ -333,7 +333,7 @@ def test_few_records_are_read_to_find_the_ones_to_blame(monkeypatch: pytest.Monk
         created += 1
         return tuple.__new__(cls, fields)
 
-    monkeypatch.setattr("parley.protocol.records.batch._new", counting)
+    monkeypatch.setattr("parley.protocol.records.batch.new_tuple", counting)
     for codec in (Compression.NONE, Compression.GZIP):
         created = 0
         with pytest.raises(RecordErrors) as refused:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from struct import Struct
 from typing import NamedTuple
 
+from parley.named_tuples import new_tuple
 from parley.protocol.topic_partition import TopicPartition
 
 OFFSET_VALUE_VERSION = 3
@@ -21,8 +22,6 @@ _PLAIN = Struct(">hqihqq")
 _VALUE_SIZE = _PLAIN.size - 8
 _VERSION = OFFSET_VALUE_VERSION.to_bytes(2)
 _NO_METADATA = bytes(2)
-
-_new = tuple.__new__  # takes a quarter of the time of the constructor
 
 
 class CommittedOffset(NamedTuple):
@@ -83,7 +82,7 @@ def _unpacked(kept: bytes | CommittedOffset) -> CommittedOffset:
     if isinstance(kept, CommittedOffset):
         return kept
     _, offset, leader_epoch, _, commit_timestamp_ms, log_offset = _PLAIN.unpack(kept)
-    return _new(CommittedOffset, (offset, leader_epoch, "", commit_timestamp_ms, -1, log_offset))
+    return new_tuple(CommittedOffset, (offset, leader_epoch, "", commit_timestamp_ms, -1, log_offset))
 
 
 def _packed(committed: CommittedOffset) -> bytes | CommittedOffset:
