@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 TOTAL_MASK = (1 << 40) - 1
-"""Of the total, and of what a row adds to it: SQLite's integers must not overflow."""
+"""The bits that are kept of the total, and of what a row adds to it, so that SQLite's integers do not overflow."""
 _SESSION_FOLLOWS = 0x50524C59
 
 

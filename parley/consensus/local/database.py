@@ -344,11 +344,7 @@ class Database:
 
     def _verify(self) -> None:
         """Raise DamagedStore if the database is damaged, before anything is written that depends on it."""
-        self._read("BEGIN")
-        try:
-            self._unlocked(lambda: verify_contents(self._connection, self._path), writing=False)
-        finally:
-            self._end_reading()
+        self._at_once(lambda: self._unlocked(lambda: verify_contents(self._connection, self._path), writing=False))
 
     def _notice_lost_writes(self) -> None:
         """If the store has lost its latest changes, log this, mark the store, and continue with higher sequence
@@ -539,15 +535,19 @@ def _range(prefix: str) -> tuple[str, str]:
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # missing if Python cannot convert a value
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary code of an error. The error has none if Python cannot convert a value."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 
 def as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:
     """Return the coordination error for an SQLite error. Failed statements were rolled back, except after I/O
     errors."""
     text = f"{path}: {error}"
-    match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
+    match _code(error):
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return Unauthorized(text)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT:

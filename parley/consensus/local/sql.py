@@ -12,7 +12,7 @@ APPLICATION_ID = 0x50524C59
 FIRST_FORMAT = 1
 """The format without checksums (upgrade.py)."""
 FORMAT = 0x2_FFFD
-"""The second format, and the complement of its number: so it is distinguished from damage."""
+"""The number of the second format, and its complement, so that damage does not turn it into another format."""
 
 TABLES = (
     "CREATE TABLE state(one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL, boot TEXT NOT NULL, "
@@ -35,6 +35,10 @@ TABLES = (
 
 FIRST_STATE = "INSERT INTO state VALUES (1, ?, ?, 0, 0, 0, ?)"
 """The identity, the boot id, and the checksum of the identity."""
+
+_REQUIRE_IDENTITY = """SELECT RAISE(ABORT, 'identity') WHERE NOT EXISTS (
+    SELECT 1 FROM state
+    WHERE identity = new.identity AND checksum - sequence - floor - total = new.identity_checksum)"""
 
 # Temporary tables of each connection: the request of a transaction and its outcome. An insert into ``request`` fires
 # the first trigger, which ends expired sessions and evaluates the checks. If they hold, its insert into ``applied``
@@ -73,9 +77,7 @@ CREATE TEMP TRIGGER sessions_ended INSTEAD OF INSERT ON ending BEGIN
   DELETE FROM sessions WHERE id IN (SELECT id FROM ended);
 END;
 CREATE TEMP TRIGGER request_made INSTEAD OF INSERT ON request BEGIN
-  SELECT RAISE(ABORT, 'identity') WHERE NOT EXISTS (
-    SELECT 1 FROM state
-    WHERE identity = new.identity AND checksum - sequence - floor - total = new.identity_checksum);
+  {_REQUIRE_IDENTITY};
 
   INSERT INTO ended SELECT id FROM sessions
     WHERE renewed_ms + ttl_ms <= new.now_ms OR process = new.dead_process OR id = new.dead_session
@@ -112,9 +114,7 @@ END;
 CREATE TEMP VIEW started AS
   SELECT id, process, ttl_ms, renewed_ms, checksum, '' AS identity, 0 AS identity_checksum FROM sessions;
 CREATE TEMP TRIGGER session_started INSTEAD OF INSERT ON started BEGIN
-  SELECT RAISE(ABORT, 'identity') WHERE NOT EXISTS (
-    SELECT 1 FROM state
-    WHERE identity = new.identity AND checksum - sequence - floor - total = new.identity_checksum);
+  {_REQUIRE_IDENTITY};
   INSERT INTO sessions VALUES (new.id, new.process, new.ttl_ms, new.renewed_ms, new.checksum + new.renewed_ms);
   UPDATE numbers SET total = total + (new.checksum & {TOTAL_MASK});
 END;
