@@ -36,7 +36,8 @@ from typing import IO, Final, NamedTuple
 
 _PARLEY: Final = (
     *("parley.broker.server", "parley.broker.config.presets", "parley.broker.logging.lines"),
-    *("parley.broker.metrics.exporter", "parley.broker.metrics.http_server", "parley.broker.security.sasl.plain"),
+    *("parley.broker.metrics.exporter", "parley.broker.metrics.http_server", "parley.broker.metrics.metrics_page"),
+    "parley.broker.security.sasl.plain",
     *("parley.consensus.local", "parley.tools.cli.start", "cramjam", "uvloop"),
     *("parley.tools.cli.topics", "parley.tools.cli.librdkafka", "rich.table"),
 )
