@@ -9,7 +9,7 @@ from parley.broker.controller.metadata_publisher import MetadataProgress, Metada
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.terms import Term
-from parley.broker.network.dispatch import Handler, MaybeResponse, RequestContext
+from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
@@ -36,7 +36,7 @@ class FetchMetadataApi:
 
     def fetch_metadata(
         self, context: RequestContext, request: FetchMetadataRequest
-    ) -> MaybeResponse | Awaitable[MaybeResponse]:
+    ) -> FetchMetadataResponse | Awaitable[FetchMetadataResponse]:
         """Record that the sender is alive, and respond when there are changes or the maximum wait has expired."""
         publisher = self.publisher
         if not publisher.is_open:

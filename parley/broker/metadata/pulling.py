@@ -2,9 +2,9 @@
 
 The controller holds each FetchMetadata request open until there is a change, so a change arrives within a network round
 trip. Each request also shows that this broker is alive. Changes are applied strictly in order. A new controller's first
-changes lead from the last image of the earlier term to its own first image, if it had applied the same last image.
-After a gap, or with any other image of an earlier term, the response contains a whole image. A broker rejects an image
-of an earlier term than the one it knows: it comes from a controller that does not know that it has been replaced.
+changes lead from its last image of an earlier term to its own first one: a broker with the same last image applies
+them. After a gap, or with another image, the response contains a whole image. A broker rejects an image of an earlier
+term than the one it knows: it comes from a controller that does not know that it has been replaced.
 
 The death of a broker changes thousands of partitions, in many deltas. Each delta is applied in a separate turn of the
 event loop.
