@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -174,6 +174,14 @@ class JavaServer:
             if text in line:
                 return
 
+    def with_threads(self) -> str:
+        """Return what the process wrote, with a dump of its threads, which it writes unless it is frozen."""
+        self._process.send_signal(signal.SIGQUIT)
+        with suppress(queue.Empty):
+            while (line := self._written.get(timeout=10)) is not None and "JNI global ref" not in line:
+                pass
+        return "\n".join(self.lines)
+
     @property
     def ended(self) -> bool:
         return self._process.poll() is not None
@@ -226,6 +234,8 @@ class KafkaWithZooKeeper:
                 "broker.id": "1",
                 "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
                 "zookeeper.session.timeout.ms": "30000",
+                # Otherwise a first connection that gets no answer ends the broker, which then never tries another.
+                "zookeeper.connection.timeout.ms": str(START_SECONDS * 1000),
                 "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
                 "log.dirs": str(self.log_dir),
                 "num.partitions": "1",
@@ -243,7 +253,8 @@ class KafkaWithZooKeeper:
         self._zookeeper = self._start_zookeeper(zookeeper_port)
         try:
             self.start()
-        except BaseException:
+        except BaseException as failed:
+            failed.add_note(f"ZooKeeper wrote:\n{self._zookeeper.with_threads()}")
             self.close()
             raise
 
