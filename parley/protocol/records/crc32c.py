@@ -1,6 +1,6 @@
 """The function ``crc32c`` from the package of that name, imported without the rest of the package.
 
-The package also imports its command-line tool and looks up its own version. That loads 30 modules, and takes 6 % of the
+The package also imports its command-line tool and looks up its own version. That loads 30 modules, and takes 6% of the
 instructions of a broker's start.
 """
 

@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
     module = import_module(f"parley.tools.cli.{command.module}")
     if name == "start":
-        # `start` parses its options itself: importing typer would make a broker's start 10 % slower.
+        # `start` parses its options itself: importing typer would make a broker's start 10% slower.
         sys.exit(guarded(lambda: _version() if "--version" in words[1:] else module.main(words[1:])))
     sys.exit(run(module.app, f"parley {name}", words[1:]))
 

@@ -84,7 +84,7 @@ GROUPS: Final = (
                 "sum without (listener) (parley_connections) > 0.9 * parley_connections_limit",
                 "1m",
                 "warning",
-                f"{_AT} has {{{{ $value }}}} connections, more than 90 % of its limit.",
+                f"{_AT} has {{{{ $value }}}} connections, more than 90% of its limit.",
                 "Look for clients that open connections and do not close them, then raise max.connections or the limit "
                 "of open files.",
                 "operations.md#limits",

@@ -117,7 +117,7 @@ CLUSTER: Final = Dashboard(
         _p("Records in", "ops", "Records accepted.", Query(_rate("parley_topic_in_records_total"), "records")),
         _p("Leaders", "short", "About equal. If not, run parley balance.", "parley_leader_replicas"),
         _p(
-            "Produce, 99 %",
+            "Produce, 99%",
             "s",
             "The slowest of 100 produce requests.",
             _quantile("parley_request_duration_seconds", "instance", '{api="Produce"}'),
@@ -125,7 +125,7 @@ CLUSTER: Final = Dashboard(
         _p(
             "Free space",
             "percentunit",
-            "Below 15 %, the disk will soon be full.",
+            "Below 15%, the disk will soon be full.",
             Query("parley_log_directory_free_bytes / parley_log_directory_total_bytes", "{{instance}} {{directory}}"),
         ),
         _p(
@@ -167,7 +167,7 @@ BROKER: Final = Dashboard(
             Query(_rate("parley_request_failures_total", "api", _ONE), "{{api}}"),
         ),
         _p(
-            "Time of requests, 99 %",
+            "Time of requests, 99%",
             "s",
             "A fetch waits for records, so a long time is normal.",
             Query(_quantile("parley_request_duration_seconds", "api", _ONE), "{{api}}"),
@@ -222,7 +222,7 @@ BROKER: Final = Dashboard(
             Query(f"parley_replica_fetcher_max_lag_records{_ONE}", "{{instance}} from {{leader}}"),
         ),
         _p(
-            "Flushes, 99 %",
+            "Flushes, 99%",
             "s",
             "A slow disk is visible here first.",
             _quantile("parley_log_flush_seconds", "instance", _ONE),
@@ -390,7 +390,7 @@ GROUPS_AND_TRANSACTIONS: Final = Dashboard(
         _p(
             "Coordinators",
             "s",
-            "Time until a change of a coordinator is replicated, 99 %.",
+            "Time until a change of a coordinator is replicated, 99%.",
             Query(_quantile("parley_coordinator_commit_seconds", "topic"), "{{topic}}"),
         ),
     ),
@@ -421,7 +421,7 @@ STORES: Final = Dashboard(
             "parley_store_since_contact_seconds",
         ),
         _p(
-            "Time of calls, 99 %",
+            "Time of calls, 99%",
             "s",
             "By operation.",
             Query(_quantile("parley_store_call_duration_seconds", "operation", _CALLS), "{{operation}}"),
@@ -460,7 +460,7 @@ STORES: Final = Dashboard(
             _rate("parley_store_watch_restarts_total", "instance"),
         ),
         _p(
-            "Decisions of the controller, 99 %",
+            "Decisions of the controller, 99%",
             "s",
             "Time until the store contains them.",
             Query(_quantile("parley_controller_decision_duration_seconds", "instance"), "{{instance}}"),
