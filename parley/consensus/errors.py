@@ -114,7 +114,7 @@ class TooManyOps(LimitExceeded):
 
 
 class Permanent(CoordinationError):
-    """Repeating the call does not help."""
+    """The call cannot succeed, and repeating it does not help: an operator or programmer must remove the cause."""
 
 
 class Unauthorized(Permanent):

@@ -192,7 +192,7 @@ class LogReader:
         self.view.boundaries.remember(*end)
 
     def plan(self, offset: int, max_bytes: int, up_to: int, *, min_one_batch: bool, nowait: bool) -> LogRead:
-        """Return the read that starts with the batch that contains ``offset``, according to the module's rules.
+        """Return the read that starts with the batch that contains ``offset``: whole batches of one segment.
 
         ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``. With ``nowait``, raises
         ``BlockingIOError`` if finding the position, or verifying the bytes, would wait for the disk: the caller plans

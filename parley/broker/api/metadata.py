@@ -126,7 +126,7 @@ class MetadataApi:
         quota_of: QuotaOf = lambda context, strict_since: UNLIMITED,
         encoded_bytes_max: int = ENCODED_BYTES_MAX,
     ) -> None:
-        """``quota_of(context, version)`` returns the quota for the topics that one request creates."""
+        """``quota_of(context, strict_since)`` returns the quota for the topics that one request creates."""
         self._metadata = metadata
         self._creation = creation
         self._outages = outages

@@ -12,8 +12,8 @@ from parley.broker.config.errors import ConfigError, Problem, ThreadCountStep
 from parley.light_dataclasses import dataclass
 
 _OPENED_AT_START = ("listeners", "listener.security.protocol.map", "principal.builder.class")
-"""Keys that can be changed while Kafka runs, but not while Parley runs, for example because a client must not name code
-to run."""
+"""Keys that Kafka can change while it runs, but that Parley reads only at startup. A client must not be able to make a
+running broker load code (``principal.builder.class``) or open other addresses."""
 _PER_LISTENER_ONLY = ("ssl.", "sasl.jaas.config")
 THREAD_COUNTS = (
     BrokerConfig.num_io_threads,

@@ -25,7 +25,7 @@ random number generator."""
 
 @dataclass(frozen=True, slots=True)
 class ScramDeletion:
-    """A request to delete one credential. ``mechanism`` is a number of the API (see ``MECHANISMS``)."""
+    """A request to delete one credential. ``mechanism`` is the API's number of it (see ``MECHANISMS``)."""
 
     user: str
     mechanism: int

@@ -201,7 +201,8 @@ def _new_partitions(
 
 
 def _assigned(placing: _Placing, assignment: Assignment) -> tuple[PartitionState, ...]:
-    """Return the partitions of an assignment that the client gives. Raises KafkaError if the assignment is invalid."""
+    """Return the partitions of a topic whose replicas the client has assigned. Raises KafkaError if the assignment is
+    invalid."""
     indexes = sorted(assignment)
     if indexes != list(range(len(indexes))):
         raise KafkaError(

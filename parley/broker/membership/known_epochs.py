@@ -54,7 +54,7 @@ class KnownEpochs:
     producer_ids_end: int = 0
     """One more than the highest producer id that this broker may have given to a client, or that occurs in its logs."""
     leader_epoch: int = NO_EPOCH
-    """The highest leader epoch of any partition. It may be in no log, because no record was written in that epoch."""
+    """The highest leader epoch of any partition. The logs lack it if no record was written in that epoch."""
 
     def raised_to(self, other: KnownEpochs) -> KnownEpochs:
         """Return a copy in which each field has the higher of the values in this object and in ``other``."""

@@ -76,8 +76,8 @@ class FollowerProgress:
         self._clock = _NO_FETCH
 
     def forget_arrival(self) -> None:
-        """Accept only future fetches as evidence that the follower is in sync, because it may be about to remove its
-        log.
+        """Forget that the follower has caught up: only later fetches show that it is in sync, because it may be about
+        to remove its log.
 
         Its previous progress still determines which records must be kept for it.
         """
@@ -87,7 +87,7 @@ class FollowerProgress:
 
     @property
     def has_fetched(self) -> bool:
-        """True if the follower has fetched, and its arrival has not been forgotten since then."""
+        """True if the follower has fetched since the leader epoch began, and since the last ``forget_arrival``."""
         return self._leader_end >= 0
 
     def is_reported_by(self, clock: FetchClock) -> bool:

@@ -44,8 +44,8 @@ class Threads:
 
     @classmethod
     def made(cls, recovering: int) -> Threads:
-        """Create the executors of a broker, with ``recovering`` threads for the recovery of its logs, but at
-        most ``RECOVERING_MAX``."""
+        """Create the executors of a broker. Recovery gets ``recovering`` threads, but at least ``UPKEEP`` and at most
+        ``RECOVERING_MAX``."""
         return cls(
             reads=ThreadPoolExecutor(READS, "reads"),
             records=ThreadPoolExecutor(RECORDS, "records"),

@@ -65,7 +65,7 @@ class Harness(ABC):
 
     @abstractmethod
     async def restore(self, client: Backend) -> None:
-        """End ``cut``. Does nothing if the client is not cut off."""
+        """Let a client that ``cut`` has disconnected reach the store again. Does nothing for other clients."""
 
     @abstractmethod
     async def lose_response(self, client: Backend, *, applied: bool) -> None:

@@ -55,12 +55,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of the search for an order."""
+    """The result of ``judge``: whether the operations could have taken effect one at a time, in some order."""
 
     linearizable: bool
     """True if an order was found."""
     explained: int
-    """The largest number of operations that could be placed."""
+    """The largest number of operations that could be put in order."""
     stuck_at: tuple[Operation, ...] = ()
     """The operations that could come next according to their times alone; none of them fits the state."""
 

@@ -129,7 +129,7 @@ class _Patience(NamedTuple):
 
 
 class Cluster:
-    """A cluster for blocking calls, by the module's rules.
+    """A Kafka cluster, for callers without an event loop: each method blocks until it has its result.
 
     ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. The first call connects. Every method
     raises KafkaError, and RuntimeError after ``close``.

@@ -86,7 +86,7 @@ class _Lane:
 
 
 class Sender:
-    """Sends one producer's batches, by the module's rules, each within ``delivery_timeout_s`` after ``add``."""
+    """Sends one producer's batches in order, each within ``delivery_timeout_s`` after ``add``."""
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class ConfigKey:
         return self.display_name or self.name
 
     def parse(self, given: Any) -> Any:
-        """Return the typed value of a string. Raises ConfigError."""
+        """Return the typed value of a string. Raises ConfigError if the string is not a value of the key's type."""
         return None if given is None else _PARSERS[self.type](self.name, given)
 
     def check(self, value: Any) -> None:

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Runs connectors and tasks, by the module's rules."""
+    """Runs the connectors and tasks that the herder assigns to it."""
 
     def __init__(self, config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, events: WorkerEvents) -> None:
         self.plugins = plugins

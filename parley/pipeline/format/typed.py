@@ -131,7 +131,8 @@ def _spark(kind: pa.DataType) -> DataType:
 
 
 def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:
-    """Return the rows with typed columns. Raises BadValue. After RegistryAway the task must run again."""
+    """Return the rows with typed columns. Raises BadValue, and RegistryAway if no schema registry responds: then the
+    task must run again."""
     import pyarrow as pa
 
     for one in columns:

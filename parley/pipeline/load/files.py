@@ -206,7 +206,7 @@ class _File:
 
 
 class _JsonLines:
-    """Writes one record per line."""
+    """Writes each record as one line of JSON."""
 
     def __init__(self, stream: Any, columns: pa.Schema) -> None:
         self._stream, self._columns = stream, columns

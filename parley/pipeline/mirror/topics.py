@@ -21,10 +21,11 @@ TOPIC: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A topic's setting as the source describes it; ``source`` is DescribeConfigs' number."""
+    """A setting of a topic, as the mirrored cluster describes it."""
 
     value: str | None
     source: int = TOPIC
+    """The level at which the value is set, such as the topic or the broker's file, by DescribeConfigs' number."""
     read_only: bool = False
     sensitive: bool = False
 

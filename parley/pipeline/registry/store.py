@@ -8,7 +8,7 @@ Rules:
    is forwarded from instance to instance.
 2. If the writer is fenced during a change, the change is decided again, on the newer state.
 3. Readers that do not skip aborted transactions (such as Confluent's registry) apply their records. Therefore a new
-writer first writes the keys of these records again, with the valid values (``aborted_records``).
+   writer first writes the keys of these records again, with the valid values (``aborted_records``).
 4. A read that finds nothing is repeated after the topic was read to its end.
 """
 
@@ -49,7 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """The topic of one instance, by the module's rules. Many requests may call ``change`` at the same time."""
+    """One instance's state, read from the registry's topic, and its changes, written to that topic.
+
+    Many requests may call ``change`` at the same time.
+    """
 
     def __init__(self, log: TopicLog, writes: TransactionalWrites, random: Random) -> None:
         self.state = State()

@@ -69,7 +69,7 @@ class Supervised:
 
 
 def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> Supervised:
-    """Continue in a child process, which is restarted according to the module's rules. Returns only in children.
+    """Continue in a child process, which is restarted if it is killed or fails. Returns only in children.
 
     Call it before threads are started. The supervisor itself exits with SystemExit and the code of the last child.
     """
@@ -142,7 +142,8 @@ class _Signals:
 
 
 def _read(ready: int) -> bytes:
-    """Return the output of a child that has ended. Processes that it left behind may still hold its end of the pipe."""
+    """Return what a child that has ended wrote to ``ready``, or nothing. Does not wait for more: processes that the
+    child left behind may still hold its end of the pipe."""
     try:
         return os.read(ready, 1)
     except BlockingIOError:

@@ -194,7 +194,7 @@ class Gathering:
         return replace(broker, metrics=metrics)
 
     def _metrics_at(self, urls: Sequence[str]) -> Metrics:
-        """Return the metrics at the first of these addresses that has any."""
+        """Return the metrics at the first of these addresses that has any. Raises CommandError if none has."""
         reason = ""
         for url in urls:
             try:

@@ -247,7 +247,7 @@ def one_rack(cluster: Cluster) -> Iterator[Seen]:
 
 
 def without_racks(cluster: Cluster) -> Iterator[Seen]:
-    """Check that either no broker has a rack, or all brokers have one and the racks differ."""
+    """Check that either no broker has a rack, or all brokers have one and are not all in the same rack."""
     racks = [each.rack for each in cluster.running]
     named = [rack for rack in racks if rack]
     if named and len(racks) > 1 and len(named) == len(racks) and len(set(named)) == 1:

@@ -38,7 +38,7 @@ class _Fate(Enum):
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """A process of a group member."""
+    """A running member of a group, with its process and its task."""
 
     member: GroupReader
     process: Process

@@ -86,7 +86,7 @@ class Process:
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
-"""The process that runs now. None for the network, the store and the checks."""
+"""The simulated process that is running now. None while the network, the store or the checks run."""
 
 
 # --- Callbacks ---

@@ -103,8 +103,10 @@ class HerderSettings:
 
 
 class Herder:
-    """Carries out requests, by the module's rules. ``make_worker`` creates the worker. Its argument is the object that
-    receives the worker's events."""
+    """Carries out the requests to one worker, together with the other workers of its group.
+
+    ``make_worker`` creates the worker. Its argument is the object that receives the worker's events.
+    """
 
     def __init__(
         self,

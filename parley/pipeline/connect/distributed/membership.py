@@ -281,7 +281,8 @@ class Group(Membership):
                 await beating
 
     async def _beat(self, place: _Place) -> None:
-        """Send heartbeats until a rebalance begins. Raises KafkaError."""
+        """Send heartbeats until a rebalance begins. Raises KafkaError (UNKNOWN_MEMBER_ID) if the group has removed the
+        worker, or if the coordinator cannot be reached for a whole session timeout."""
         loop = asyncio.get_running_loop()
         heard = loop.time()
         while True:

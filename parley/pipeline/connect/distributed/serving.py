@@ -97,7 +97,10 @@ async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncI
 
 @asynccontextmanager
 async def standalone(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
-    """Like ``distributed``, for a standalone worker: offsets are kept in a file, everything else in memory."""
+    """Run a standalone worker, which keeps offsets in a file and everything else in memory.
+
+    Yields and raises the same as ``distributed``.
+    """
     offsets = FileOffsetStore(config["offset.storage.file.filename"])
     parts = _Parts(ConfigStore(MemoryLog()), MemoryLog(), offsets, Alone())
     async with _serving(config, parts, now_ms) as serving:

@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 
 class ExactlyOnceRun(SourceRun):
-    """Runs a task by the module's rules. ``requests`` are the task's, if its connector ends transactions itself."""
+    """Runs a source task whose records and offsets are committed in the same transactions.
+
+    If the connector decides where transactions end, ``requests`` takes the task's requests to commit or abort.
+    """
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class ExactlyOnceRun(SourceRun):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Record a failure. Raises ConnectError for a failure of the writer."""
+        """Record that the body of ``with`` has failed. Raises ConnectError instead of the writer's KafkaError."""
         try:
             yield
         except KafkaError as error:

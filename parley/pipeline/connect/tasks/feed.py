@@ -90,7 +90,7 @@ class Subscription:
 
 
 class Feed:
-    """Fetches for subscriptions in a separate thread, by the module's rules. Any thread may call the methods."""
+    """Fetches the subscribed partitions in a separate thread. Any thread may call the methods."""
 
     def __init__(self, connection: Connection, isolation: Isolation) -> None:
         self._connection = connection

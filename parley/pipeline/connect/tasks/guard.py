@@ -34,7 +34,7 @@ class Guard:
         self._is_abandoned = False
 
     def abandon(self) -> None:
-        """Forbid the task any further change."""
+        """Reject everything that the task tries to write, report or commit from now on."""
         self._is_abandoned = True
 
     @property

@@ -175,7 +175,7 @@ class _Running:
 
 
 class TaskHost:
-    """Runs tasks in threads, by the module's rules. Any thread may call the methods."""
+    """Runs each task in a separate thread. Any thread may call the methods."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ Rules:
    fails, the task returns to the committed position and gets the records again, including a batch that waits for
    another ``put``.
 4. An ``ExactlyOnceSinkTask`` must return its positions whenever it gets partitions, and after it failed to put a range.
-Until then, nothing is put. For such a task, the group's offsets are only informative.
+   Until then, nothing is put. For such a task, the group's offsets are only informative.
 5. The guard is checked before each put.
 """
 
@@ -112,7 +112,7 @@ class SinkContext:
 
 
 class SinkRun:
-    """Runs a task by the module's rules. ``tolerance.stopping`` ends a pause."""
+    """Runs a sink task. Setting ``tolerance.stopping`` ends a pause between retries."""
 
     def __init__(
         self,

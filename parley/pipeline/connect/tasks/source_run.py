@@ -43,7 +43,7 @@ class SourceContext:
 
 
 class SourceRun:
-    """Runs a task by the module's rules."""
+    """Runs a source task, at least once for each record."""
 
     def __init__(
         self,
