@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,22 @@ from parley.pipeline.connect.distributed import signing
 from parley.pipeline.connect.distributed.protocol import PROTOCOLS, MemberState, encode_member
 from parley.pipeline.connect.errors import ConnectError
 from parley.protocol.client import Client
-from parley.protocol.messages.groups import JoinGroupRequest
+from parley.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest
 from tests.pipeline.connect.distributed import hanging
-from tests.pipeline.connect.workers import RunningWorker, file_sink, file_source, group_worker, lines, until
+from tests.pipeline.connect.workers import (
+    WAIT_SECONDS,
+    RunningWorker,
+    file_sink,
+    file_source,
+    group_worker,
+    lines,
+    until,
+)
 
 pytestmark = pytest.mark.slow
+
+SILENT_MS = 600_000
+"""Longer than a test takes: the silent member's session does not expire, however slow the machine is."""
 
 
 @pytest.fixture
@@ -283,25 +295,29 @@ async def test_a_hanging_connector_delays_no_other(connect_broker: Broker, group
         hanging.LET_GO.set()
 
 
-async def join_and_be_silent(bootstrap: str, group: str) -> None:
-    """Join the workers' group as a member that does not respond: a rebalance waits for it until its session expires."""
-    client = Client(bootstrap, client_id="silent")
+@asynccontextmanager
+async def silent_member(bootstrap: str, group: str) -> AsyncIterator[None]:
+    """Have a member in the workers' group that does not respond: until it leaves, a rebalance waits for it."""
     metadata = encode_member(MemberState("http://127.0.0.1:9/", -1), PROTOCOLS["sessioned"])
     protocols = [JoinGroupRequest.JoinGroupRequestProtocol(name="sessioned", metadata=metadata)]
     member_id = ""
-    for _ in range(2):  # the first response contains only the member id
-        request = JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=4_000,
-            rebalance_timeout_ms=60_000,
-            member_id=member_id,
-            protocol_type="connect",
-            protocols=protocols,
-        )
-        answer = await client.send(request, node=await client.coordinator(group), timeout=30)
-        member_id = answer.member_id
-    assert answer.error_code == 0
-    await client.close()
+    async with Client(bootstrap, client_id="silent") as client:
+        coordinator = await client.coordinator(group)
+        for _ in range(2):  # the first response contains only the member id
+            request = JoinGroupRequest(
+                group_id=group,
+                session_timeout_ms=SILENT_MS,
+                rebalance_timeout_ms=SILENT_MS,
+                member_id=member_id,
+                protocol_type="connect",
+                protocols=protocols,
+            )
+            answer = await client.send(request, node=coordinator, timeout=WAIT_SECONDS)
+            member_id = answer.member_id
+        assert answer.error_code == 0
+        yield
+        left = LeaveGroupRequest(group_id=group, members=[LeaveGroupRequest.MemberIdentity(member_id=member_id)])
+        assert (await client.send(left, node=coordinator)).members[0].error_code == 0
 
 
 async def test_requests_are_refused_during_a_rebalance(connect_broker: Broker, group: str, tmp_path: Path) -> None:
@@ -311,22 +327,22 @@ async def test_requests_are_refused_during_a_rebalance(connect_broker: Broker, g
         herder._settings = replace(herder._settings, settle_ms=50)
         await worker.ask("PUT", "/connectors/snk/config", file_sink(tmp_path / "out", group))
         await worker.reaches("snk", "RUNNING", "RUNNING")
-        await join_and_be_silent(bootstrap, group)
-        herder._membership.rejoin()
         restart = "/connectors/snk/restart"
-        refused = await until(lambda: worker.ask("POST", restart), lambda found: found.status_code == 409)
-        assert refused.json() == {
-            "error_code": 409,
-            "message": "Cannot complete request momentarily due to stale configuration (typically caused by a "
-            "concurrent config change)",
-        }
-        for method, path in (
-            ("POST", "/restart?includeTasks=true"),
-            ("POST", "/tasks/0/restart"),
-            ("PUT", "/stop"),
-            ("PUT", "/config"),
-            ("DELETE", ""),
-        ):
-            assert (await worker.ask(method, f"/connectors/snk{path}", {})).status_code == 409, path
-        assert await worker.get("/connectors") == ["snk"]
+        async with silent_member(bootstrap, group):
+            herder._membership.rejoin()
+            refused = await until(lambda: worker.ask("POST", restart), lambda found: found.status_code == 409)
+            assert refused.json() == {
+                "error_code": 409,
+                "message": "Cannot complete request momentarily due to stale configuration (typically caused by a "
+                "concurrent config change)",
+            }
+            for method, path in (
+                ("POST", "/restart?includeTasks=true"),
+                ("POST", "/tasks/0/restart"),
+                ("PUT", "/stop"),
+                ("PUT", "/config"),
+                ("DELETE", ""),
+            ):
+                assert (await worker.ask(method, f"/connectors/snk{path}", {})).status_code == 409, path
+            assert await worker.get("/connectors") == ["snk"]
         await until(lambda: worker.ask("POST", restart), lambda found: found.status_code == 204)
