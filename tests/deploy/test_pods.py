@@ -204,13 +204,13 @@ def test_secrets_and_a_renewed_certificate(tmp_path: Path) -> None:
     first, second = (authority.issue("broker", "127.0.64.1") for _ in range(2))
     tls.hold(**{"tls-combined__pem": first.key() + first.chain, "ca__crt": authority.pem})
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    sasl.hold(jaas=f'{login} username="broker" password="b-secret" user_broker="b-secret" user_alice="a-secret";')
+    sasl.hold(jaas=f'{login} username="broker" password="b-marked" user_broker="b-marked" user_alice="a-marked";')
     secured = {"tls.secretName": "tls", "sasl.secretName": "sasl", "sasl.mechanism": "PLAIN"}
     (pod,) = made(tmp_path, {"brokers": 1, **secured})
     (tmp_path / "ca.pem").write_text(authority.pem)
     client: dict[str, str | int | float | bool] = {
         "bootstrap.servers": pod.bootstrap_servers, "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN",
-        "sasl.username": "alice", "sasl.password": "a-secret", "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "sasl.username": "alice", "sasl.password": "a-marked", "ssl.ca.location": str(tmp_path / "ca.pem"),
     }  # fmt: skip
     host, port = pod.bootstrap_servers.split(":")
     try:
@@ -221,7 +221,7 @@ def test_secrets_and_a_renewed_certificate(tmp_path: Path) -> None:
         tls.hold(**{"tls-combined__pem": second.key() + second.chain, "ca__crt": authority.pem})
         until(lambda: served(host, int(port)) == second.certificate.serial_number, "the certificate is not renewed")
         assert AdminClient(client).list_topics("t", timeout=WAIT_SECONDS).topics["t"].partitions
-        assert "secret" not in pod.log()
+        assert "marked" not in pod.log()
     finally:
         pod.kill()
 
