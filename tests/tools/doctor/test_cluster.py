@@ -240,13 +240,16 @@ def test_brokers_die(cluster: Cluster, doctor: Doctor) -> None:
     found = until_found("preferred-leader-not-leading", "does not lead", lambda: doctor(*servers))
     assert "parley elect-leaders" in found["preferred-leader-not-leading"][0]["next"][1]
     cluster.kill(3)
-    try:
-        found = until_found("under-min-isr", "writes with acks=all are rejected", lambda: doctor(*servers))
+    try:  # until each is found: broker 2 may not be back in every ISR, and the doctor asks several brokers
+        for name, text in (
+            ("under-min-isr", "writes with acks=all are rejected"),
+            ("broker-down", "broker 3 is down"),
+            ("isr-shrunk", "broker 3 is missing from the ISR of"),
+            ("partition-offline", "no leader for"),
+        ):
+            until_found(name, text, lambda: doctor(*servers))
     finally:
         cluster.restart(3)
-    assert "broker 3 is down" in texts(found, "broker-down")
-    assert "broker 3 is missing from the ISR of" in texts(found, "isr-shrunk")
-    assert "no leader for" in texts(found, "partition-offline")
 
 
 # --- One broker ---
