@@ -65,11 +65,8 @@ def test_ports() -> None:
 
 def test_ports_in_use_are_reported_once_for_the_whole_cluster(tmp_path: Path) -> None:
     """The brokers' own reports would each suggest another address, as if a single broker were started."""
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("127.0.0.1", 0))
-            each.listen()
-        ports = [each.getsockname()[1] for each in (first, second)]
+    ports = [free_port(), free_port()]  # which no other program takes once they are free again
+    with socket.create_server(("127.0.0.1", ports[0])), socket.create_server(("127.0.0.1", ports[1])):
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in zip(("A", "B"), ports, strict=True))
         given = plans(Given({"listeners": listeners, "log.dirs": str(tmp_path)}), 1)
         with pytest.raises(

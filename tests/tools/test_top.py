@@ -142,7 +142,7 @@ def test_the_screen_is_drawn_and_left(broker: Broker, topic: str) -> None:
     words = ["parley", "top", "--bootstrap-server", broker.bootstrap_servers, "--interval", "0.2"]
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(sys.executable, [sys.executable, "-m", *words], {**os.environ, "TERM": "xterm", "LINES": "400"})
+        os.execve(sys.executable, [sys.executable, "-m", *words], {**os.environ, "TERM": "xterm", "LINES": "100000"})
     shown = b""
 
     def wait_for(text: bytes) -> None:
