@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 import tempfile
 from collections.abc import Awaitable, Coroutine, Mapping
 from os import PathLike, fspath
@@ -24,6 +25,7 @@ from parley.broker.config.presets import EMBEDDED_CLUSTER, IN_ONE_LOOP, of_clust
 from parley.broker.embedded.reentrant_block import ReentrantBlock
 from parley.broker.embedded.settings import Setting, given_settings, prepare_folders
 from parley.broker.logging.unconfigured import print_if_unconfigured
+from parley.broker.network.listener import bind
 from parley.broker.server import BrokerServer
 from parley.consensus.backend import Backend
 from parley.consensus.registry import backend_factory, configured_url, names_store
@@ -41,6 +43,9 @@ class ClusterBroker:
         """The port on 127.0.0.1 that the broker listens on; 0 before its first start."""
         self._settings = dict(settings)
         self._server: BrokerServer | None = None
+        self._kept: socket.socket | None = None
+        """A socket that does not listen. Because of it, the system gives the port to no other program while the broker
+        is stopped."""
 
     @property
     def is_running(self) -> bool:
@@ -66,8 +71,9 @@ class ClusterBroker:
         """
         if self._server is not None:
             raise RuntimeError(f"broker {self.id} is already running")
-        if self.port:
-            self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap_servers}"
+        if self._kept is None:
+            self._kept = bind("127.0.0.1", 0)
+            self._settings["listeners"] = f"PLAINTEXT://127.0.0.1:{self._kept.getsockname()[1]}"
         config = BrokerConfig.from_properties(self._settings)
         print_if_unconfigured(config)
         await asyncio.get_running_loop().run_in_executor(None, prepare_folders, config.data_dirs)
@@ -90,6 +96,11 @@ class ClusterBroker:
         server, self._server = self._server, None
         if server is not None:
             await server.kill()
+
+    def give_up_port(self) -> None:
+        """Let other programs have the port. The broker is not started again."""
+        if self._kept is not None:
+            self._kept.close()
 
 
 class Cluster(ReentrantBlock):
@@ -194,6 +205,8 @@ class Cluster(ReentrantBlock):
             for broker in reversed(self._brokers.values()):
                 await broker.stop()
         finally:
+            for broker in self._brokers.values():
+                broker.give_up_port()
             self._brokers = {}
             self._store = None
             if self._temporary is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,22 @@ async def test_all_may_be_down_for_a_while() -> None:
         async with Client(cluster.bootstrap_servers) as client:
             while (await partitions(client, "t"))[0].leader_id != 1:
                 pass
+
+
+async def test_no_other_program_gets_the_port_of_a_stopped_broker() -> None:
+    async with Cluster(brokers=1) as cluster:
+        broker = cluster.brokers[1]
+        address = "127.0.0.1", broker.port
+        await cluster.stop(1)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        with socket.socket() as client:
+            assert client.connect_ex(address) == errno.ECONNREFUSED
+        await cluster.restart(1)
+        await seen(cluster, [1])
+        assert broker.port == address[1]
+    assert broker._kept is not None
+    assert broker._kept.fileno() == -1, "it is closed with the cluster"
 
 
 @pytest.mark.slow
