@@ -19,7 +19,8 @@ from parley.consensus.zookeeper.address import parse
 from parley.consensus.zookeeper.connection import synchronous_client
 from parley.tools.secured_demo.certificates import Authority, write_private
 from parley.tools.store_locks import Lock
-from parley.tools.store_servers import KINDS, store_server
+from parley.tools.store_servers import KINDS
+from tests.support.stores.of_tools import store_server
 from tests.support.stores.running import below
 
 

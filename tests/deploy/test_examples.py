@@ -24,8 +24,9 @@ import yaml
 from parley.broker.config import BrokerConfig, read_configuration
 from parley.tools.cli.environment import MOUNTED, merged
 from parley.tools.cli.invocation import DISK_FAILED
-from parley.tools.store_servers import KINDS, consul_program, store_server
+from parley.tools.store_servers import KINDS, consul_program
 from tests.support.container import instructions
+from tests.support.stores.of_tools import store_server
 from tests.system.peers import SCHEMAS
 from tests.system.running import BrokerProcess
 

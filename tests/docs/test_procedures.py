@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from parley.tools.store_servers import store_server
 from tests.docs.test_blocks import blocks, check, commands
 from tests.support.ports import free_port
 from tests.support.preloaded import preloaded_path
+from tests.support.stores.of_tools import store_server
 from tests.system.clusters import SETTINGS
 from tests.system.running import BrokerProcess
 

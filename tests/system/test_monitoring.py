@@ -31,9 +31,9 @@ from parley.broker.docs.monitoring.dashboards import DASHBOARDS
 from parley.broker.docs.monitoring.page import KAFKA_0_9
 from parley.tools.checker.trial import create
 from parley.tools.ending_with_parent import ending_with_parent
-from parley.tools.store_servers import store_server
 from tests.support.ports import free_port
 from tests.support.preloaded import preloaded_command
+from tests.support.stores.of_tools import store_server
 from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
 
