@@ -29,6 +29,7 @@ from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.log_directory import DirectoryInUse
 from parley.storage.meta_properties import InconsistentBrokerId
 from parley.storage.resource_exhaustion import MEMORY
+from tests.support.http import HTTP_TIMEOUT_S
 from tests.support.ports import free_port
 
 
@@ -158,7 +159,7 @@ async def test_metrics_are_served(tmp_path: Path) -> None:
     port = free_port()
 
     def get(path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=HTTP_TIMEOUT_S) as answer:
             text: str = answer.read().decode()
             return text
 

@@ -13,11 +13,14 @@ from typing import Any
 
 from parley.consensus.conformance.stores.consul import ConsulHarness
 from parley.tools.store_servers import consul_ports_off, consul_program
+from tests.support.http import HTTP_TIMEOUT_S
 from tests.support.stores.servers import Node, OwnServers, Servers, serving
 
 TTL_MS_MIN = 500
 """The minimum TTL of servers in tests. With Consul's default of 10 s, tests that wait for an expiry would
 take minutes."""
+LOOK_SECONDS = 5
+"""How long a look at the state of a node takes at most. It is repeated, and some nodes are frozen."""
 
 
 @dataclass(slots=True)
@@ -52,18 +55,21 @@ class ConsulServers(Servers):
 
     def serves(self, node: Node) -> bool:
         # Sessions can be made as soon as the node is in the catalog.
-        return bool(self.ask(node, "/v1/status/leader") and self.ask(node, f"/v1/catalog/node/{node.name}?consistent"))
+        is_known = f"/v1/catalog/node/{node.name}?consistent"
+        return all(self.ask(node, path, wait_s=LOOK_SECONDS) for path in ("/v1/status/leader", is_known))
 
     def leads(self, node: Node) -> bool:
-        return bool(self.ask(node, "/v1/status/leader") == f"127.0.0.1:{node.ports[1]}")
+        return bool(self.ask(node, "/v1/status/leader", wait_s=LOOK_SECONDS) == f"127.0.0.1:{node.ports[1]}")
 
-    def ask(self, node: Node, path: str, method: str = "GET", body: object = None) -> Any:
+    def ask(
+        self, node: Node, path: str, method: str = "GET", body: object = None, *, wait_s: float = HTTP_TIMEOUT_S
+    ) -> Any:
         """Return a node's response, or None if it does not respond or refuses the request."""
         url = f"{'https' if self.tls else 'http'}://127.0.0.1:{node.port}{path}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data=data, method=method, headers={"X-Consul-Token": self.token})
         try:
-            with urllib.request.urlopen(request, timeout=5, context=self.tls) as answer:
+            with urllib.request.urlopen(request, timeout=wait_s, context=self.tls) as answer:
                 return json.loads(answer.read())
         except (OSError, urllib.error.URLError, ValueError):
             return None
