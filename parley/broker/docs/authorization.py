@@ -25,10 +25,11 @@ against the cluster's ACLs, by Kafka's rules:
 * Allowing Read, Write, Delete or Alter also allows Describe; allowing AlterConfigs also allows DescribeConfigs.
 * `super.users` may do everything. Add the brokers' principals to it: a starting broker has no ACLs yet when the
   controller requests the state of its logs.
-* To a client, topics that it may not describe do not exist: no response names them.
+* A client cannot find out whether a topic exists that it may not describe: the response is the same in both cases, and
+  lists leave the topic out.
 
-`parley acls` changes the ACLs, like kafka-acls. All brokers apply a change before the response, or within a
-second. The broker logs a denied operation as `denied`, with the principal, the address, the operation, the
+`parley acls` changes the ACLs, like kafka-acls. The response waits until all brokers have applied the change, but at
+most a second. The broker logs a denied operation as `denied`, with the principal, the address, the operation, the
 resource and the rule that decided. It logs allowed operations at the level DEBUG of `parley.broker.security.audit`.
 
 To use another authorizer, write a subclass of `parley.broker.security.authorizer.Authorizer`, and name it by an entry
