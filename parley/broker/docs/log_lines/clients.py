@@ -143,7 +143,7 @@ _REQUESTS: Final = Section(
         ),
         Line(
             "a request was not counted for quotas",
-            "The quota allows more than its limit.",
+            "This request does not count toward its client's quota, so the client may use more than that.",
             DEFECT,
         ),
         Line(
@@ -233,7 +233,7 @@ _GROUPS: Final = Section(
         Line(
             "group is too large to become a classic group",
             "The members of the group do not fit in one record of `__consumer_offsets`. It stays a consumer group.",
-            "Raise `max.message.bytes` of that topic, or let the members of the new protocol leave.",
+            "Raise `max.message.bytes` of that topic, or run fewer members.",
         ),
         Line(
             "expired offsets could not be removed",

@@ -161,7 +161,7 @@ _CONTROLLER: Final = Section(
         ),
         Line(
             "the controller cannot reach a broker that is alive",
-            "It refuses the controller's connections.",
+            "That broker refuses the controller's connections.",
             "Check the inter-broker listener (`inter.broker.listener.name`), firewalls, and the certificates.",
         ),
         Line(

@@ -87,7 +87,7 @@ _REPLICATION: Final = Section(
         Line(
             "failed to move a replica",
             "A replica could not move to another log directory, for the `reason`. It stays in its directory.",
-            "Start the move again.",
+            "Correct the cause, and start the move again.",
         ),
     ),
 )
@@ -109,7 +109,8 @@ _DAMAGE: Final = Section(
         Line(
             "damaged records have no intact copy: fetches of them return CORRUPT_MESSAGE",
             "No live replica has an intact copy.",
-            "Start the brokers that may have a copy; otherwise decide with `parley log-repair`.",
+            "Start the brokers that may have a copy. If none is left, "
+            "[skip the range](damage.md#skipping-records-that-are-lost).",
         ),
         Line(
             "healing a log was interrupted",
