@@ -305,7 +305,8 @@ class Log(ReadableLog):
 
     @contextmanager
     def _rewrites(self) -> Iterator[None]:
-        """Like ``_disk``, but a full disk fails only the mending or the compaction."""
+        """Report disk failures while segments are rewritten, like ``_disk``. A full disk only ends the mending or the
+        compaction: the log stays online."""
         try:
             yield
         except OSError as error:

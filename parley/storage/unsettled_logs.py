@@ -20,7 +20,7 @@ from parley.storage.log_directory import LogDirectory
 
 
 class UnsettledLogs:
-    """The unsettled logs of one broker."""
+    """The logs of one broker that may lack committed records, until each is settled."""
 
     def __init__(
         self,

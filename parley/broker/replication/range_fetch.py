@@ -99,7 +99,10 @@ def _check_epoch(offset: int, epoch: int, expected: int | None) -> None:
 async def _fetch(
     ask: Ask, partition: Partition, offset: int, max_bytes: int
 ) -> tuple[FetchResponse.PartitionData, Buffer]:
-    """Fetch at least one batch. Returns the response, and its records. Raises ``KafkaError``."""
+    """Fetch at least one batch. Returns the response, and its records.
+
+    Raises ``KafkaError`` if the other broker responds with an error, or has no committed record at ``offset``.
+    """
     asked = FetchRequest.FetchPartition(
         partition=partition.index,
         current_leader_epoch=partition.leader_epoch,

@@ -27,7 +27,7 @@ LONG_TTL_MS = 60_000
 
 
 class Broken(AssertionError):
-    """The store does not have the property."""
+    """A check has found that the store lacks the property that the check tests."""
 
 
 def require(holds: object, message: str) -> None:

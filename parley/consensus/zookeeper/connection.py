@@ -175,7 +175,7 @@ class Connection:
             return await self._send(request)
 
     async def sync_and_call(self, request: Any, within_s: float) -> Any:
-        """Like ``call``, after the server has caught up with its leader."""
+        """Send a request like ``call``, but only after the server has caught up with ZooKeeper's leader."""
         async with self._slots:
             await self.connected(within_s)
             synced = asyncio.ensure_future(self._send(Sync("/")))

@@ -181,7 +181,7 @@ class Cluster:
         return self._submit(work).result()
 
     def retry(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Like ``run``, but calls ``work`` again after a pause while it raises temporary errors."""
+        """Run ``work(client)`` like ``run``, and repeat it after a pause while it raises temporary errors."""
         return self._submit(lambda client: self._patiently(client, work)).result()
 
     def send(self, request: Request, *, node: int | None = None, version: int | None = None) -> Any:

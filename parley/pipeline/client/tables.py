@@ -63,7 +63,8 @@ def scan_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Like ``read_topic``, but yields Arrow batches as they arrive."""
+    """Yield the records of a topic as Arrow batches, as they arrive. The arguments and errors are those of
+    ``read_topic``."""
     with Cluster(Connection(bootstrap=bootstrap, security=SecurityProperties.of(client or {}))) as cluster:
         cluster.contact()
         known = cluster.partitions([topic])[topic]

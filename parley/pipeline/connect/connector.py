@@ -146,7 +146,11 @@ class SinkConnector(Connector):
         return [self.props] * max_tasks
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        """Like ``SourceConnector.alter_offsets``, for partitions of topics."""
+        """Check offsets before a user changes those of the sink's group (KIP-875). Raise ConnectError to reject them.
+
+        ``offsets`` contains the new offset of each partition, or None to delete it. Returns False if the offsets were
+        not checked and may be useless.
+        """
         return False
 
 

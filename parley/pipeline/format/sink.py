@@ -112,7 +112,8 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
         self._end({one.group for one in messages if isinstance(one, Done) and one.group is not None})
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Like ``commit``. With transactions, killed tasks are fenced, too, although they have sent no message."""
+        """Delete the notes of a failed write. With transactions, fence all of its tasks instead, including killed ones,
+        which have sent no message."""
         if self._options.transactional_id_prefix is None:
             self.commit(messages)
         else:

@@ -107,11 +107,11 @@ class Translations:
         return None if found is None else found.latest
 
     def downstream(self, topic: str, partition: int, upstream: int) -> int | None:
-        """Like ``Translation.downstream``."""
+        """Return the target's offset for a reader of a partition, or None (``Translation.downstream``)."""
         found = self._of.get((topic, partition))
         return None if found is None else found.downstream(upstream)
 
     def upstream(self, topic: str, partition: int, downstream: int) -> int | None:
-        """Like ``Translation.upstream``."""
+        """Return the source's offset to copy a partition from again, or None (``Translation.upstream``)."""
         found = self._of.get((topic, partition))
         return None if found is None else found.upstream(downstream)

@@ -61,7 +61,7 @@ def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.e
 
 
 class BasicLogin:
-    """The users of a REST API."""
+    """Verifies the names and passwords of a REST API's users, which a file lists. A changed file takes effect."""
 
     def __init__(self, jaas_file: Path, section: str = SECTION) -> None:
         """Blocks while it reads the files. Raises ServiceError if they name no users."""

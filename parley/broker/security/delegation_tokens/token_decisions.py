@@ -71,7 +71,9 @@ def renewed(
     token: DelegationToken | None, principal: Principal, period_ms: int, now_ms: int, limits: TokenLimits
 ) -> DelegationToken:
     """Return the token with its new expiry time, which is the latest possible time if ``period_ms`` is 0 or less.
-    Raises KafkaError."""
+
+    Raises KafkaError if the token does not exist or has expired, or if the principal may not change it.
+    """
     token = _unexpired(token, now_ms)
     _check_may_change(token, principal)
     period_ms = min(limits.expiry_ms, period_ms) if period_ms > 0 else limits.expiry_ms
@@ -83,7 +85,8 @@ def expiring(
 ) -> tuple[DelegationToken | None, int]:
     """Return the token with its new expiry time, and that time.
 
-    If ``period_ms`` is negative, the returned token is None: the caller must remove it. Raises KafkaError.
+    If ``period_ms`` is negative, the returned token is None: the caller must remove it. Raises KafkaError if the token
+    does not exist or has expired, or if the principal may not change it.
     """
     if token is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)

@@ -70,7 +70,7 @@ class RangeTask(ExactlyOnceSinkTask):
 
     @abstractmethod
     def write_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        """Like ``put_range``, but never called without records."""
+        """Write these records together with the end of their range of offsets. Never called without records."""
 
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         if records:  # an empty range is not stored: after a restart it is read and skipped again

@@ -84,7 +84,7 @@ class Member(Protocol):
 
 
 class Membership(ABC):
-    """A membership in a group."""
+    """This worker's membership in the group of workers that share the connectors and tasks."""
 
     @abstractmethod
     async def run(self, member: Member) -> None:
@@ -134,7 +134,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The membership after a join."""
+    """What a worker knows of its membership after it has joined: the broker that coordinates the group, the worker's
+    member id, the generation, and the version of the protocol."""
 
     coordinator: int
     member_id: str
@@ -143,7 +144,7 @@ class _Place:
 
 
 class Group(Membership):
-    """A membership in a group of the cluster."""
+    """A membership that the cluster's group coordinator manages, as for Kafka's distributed workers."""
 
     def __init__(self, bootstrap: str, settings: GroupSettings, *, client_id: str, security: ClientSecurity) -> None:
         self._settings = settings
@@ -156,7 +157,7 @@ class Group(Membership):
         _after(after_s, self._rejoin)
 
     async def run(self, member: Member) -> None:
-        """Like ``Membership.run``. Raises ConnectError after a permanent error."""
+        """Keep the membership until cancelled, then leave the group. Raises ConnectError after a permanent error."""
         try:
             await self._keep(member)
         finally:

@@ -82,7 +82,7 @@ class TopicOffsetStore(OffsetStore):
             return known
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """Like ``OffsetStore.get``, including the offsets that other workers have stored."""
+        """Return the offset of each partition (``OffsetStore.get``), including those that other workers have stored."""
         self._run(self._log.read_to_end)
         own = super().get(connector, partitions)
         if self._workers is None:
@@ -91,13 +91,13 @@ class TopicOffsetStore(OffsetStore):
         return [offset if offset is not None else other for offset, other in zip(own, workers, strict=True)]
 
     def all(self, connector: str) -> list[SourceOffset]:
-        """Like ``OffsetStore.all``, including the offsets that other workers have stored."""
+        """Return all offsets (``OffsetStore.all``), including those that other workers have stored."""
         self._run(self._log.read_to_end)
         found = [*(() if self._workers is None else self._workers.all(connector)), *super().all(connector)]
         return list({key_of(connector, partition): (partition, offset) for partition, offset in found}.values())
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """Like ``OffsetStore.store``. Returns when all in-sync replicas have the offsets."""
+        """Store offsets (``OffsetStore.store``), and return when all in-sync replicas have them."""
         given = list(offsets)
         if self._workers is not None:  # otherwise deleted offsets would be found there again
             self._workers.store(connector, [one for one in given if one[1] is None])

@@ -61,7 +61,7 @@ class Forwarder:
 
 
 class _Elsewhere(HerderError):
-    """The leader's error."""
+    """An error with which the leader has responded to a forwarded request. The client gets it unchanged."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
