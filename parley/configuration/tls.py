@@ -145,7 +145,7 @@ def _identity(properties: Mapping[str, str]) -> Identity | None:
     chain = properties.get("ssl.keystore.certificate.chain")
     password = properties.get("ssl.key.password", "")
     if location and (key or chain):
-        raise BadKeyStore("ssl.keystore.location and ssl.keystore.key exclude each other; leave out one of them")
+        raise BadKeyStore("ssl.keystore.location and ssl.keystore.key are both set; leave out one of them")
     if location:
         return read_identity(location, properties.get("ssl.keystore.password", ""), password)
     if bool(key) != bool(chain):
@@ -156,9 +156,7 @@ def _identity(properties: Mapping[str, str]) -> Identity | None:
 def _authorities(properties: Mapping[str, str]) -> str:
     location, text = properties.get("ssl.truststore.location"), properties.get("ssl.truststore.certificates")
     if location and text:
-        raise BadKeyStore(
-            "ssl.truststore.location and ssl.truststore.certificates exclude each other; leave out one of them"
-        )
+        raise BadKeyStore("ssl.truststore.location and ssl.truststore.certificates are both set; leave out one of them")
     if location:
         return read_trusted(location, properties.get("ssl.truststore.password", ""))
     if text and not (certificates := pem_certificates(text)):

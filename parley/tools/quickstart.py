@@ -38,6 +38,7 @@ from confluent_kafka import Producer
 from parley.configuration.properties import read_properties
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.produce.line_reader import lines_of
+from parley.tools.plurals import plural
 from parley.tools.store_locks import Lock
 from parley.tools.store_servers import KINDS, StoreServerError, store_server
 
@@ -373,7 +374,7 @@ def _report(sent: list[bytes], received: list[bytes], sending: _Sending, seconds
     unknown = len(sending.sent) - len(sending.acknowledged_at)
     if unknown:
         reasons = ", ".join(sorted(set(sending.failed))) or "no response"
-        print(f"\n{unknown} lines were not acknowledged ({reasons}).", file=sys.stderr)
+        print(f"\n{plural(unknown, 'line')} not acknowledged ({reasons}).", file=sys.stderr)
     if sent != received:
         first = next((i for i, pair in enumerate(zip(sent, received, strict=False)) if pair[0] != pair[1]), None)
         where = min(len(sent), len(received)) if first is None else first

@@ -116,8 +116,8 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         "no suite TLS_NULL": {"cipher_suites": "TLS_NULL_WITH_NULL_NULL"},
         "no suite for the versions": {"cipher_suites": "TLS_AES_128_GCM_SHA256", "enabled_protocols": "TLSv1.2"},
         "need each other": {"keystore_key": other.key()},
-        "keystore.key exclude each other": {"keystore_key": other.key(), "keystore_location": str(tmp_path)},
-        "certificates exclude each other": {"truststore_certificates": "x", "truststore_location": str(tmp_path)},
+        "keystore.key are both set": {"keystore_key": other.key(), "keystore_location": str(tmp_path)},
+        "certificates are both set": {"truststore_certificates": "x", "truststore_location": str(tmp_path)},
         "no certificate": {"truststore_certificates": "x"},
         "KEY_VALUES_MISMATCH": {"keystore_key": other.key(), "keystore_certificate_chain": ALICE.chain},
         "password may be wrong": {

@@ -118,4 +118,4 @@ def test_report_names_lost_and_reordered_lines(capsys: pytest.CaptureFixture[str
         assert "The lines differ from line" in said.err
         assert "No line is missing" not in said.out
     assert quickstart._report(lines, lines, sending(1, 2), 1.0) == 1
-    assert "1 lines were not acknowledged (no response)." in capsys.readouterr().err
+    assert "1 line not acknowledged (no response)." in capsys.readouterr().err

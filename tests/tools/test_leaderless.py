@@ -45,7 +45,7 @@ def test_partitions_without_a_leader_are_named(parley: Parley, monkeypatch: pyte
             1,
             [
                 said,
-                "Error: 1 record(s) were not acknowledged; the last one: Local: Message timed out: t-0 has no leader: "
+                "Error: 1 record not acknowledged; the last one: Local: Message timed out: t-0 has no leader: "
                 "broker 2 is down.",
             ],
         )

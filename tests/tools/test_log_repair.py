@@ -51,7 +51,7 @@ def test_records_of_a_cut_file_are_printed(parley: Parley, tmp_path: Path) -> No
 def test_a_damaged_file_is_listed_up_to_the_damage(parley: Parley, tmp_path: Path) -> None:
     path = cut(tmp_path, "orders-0", 42, 1, b"a")
     path.write_bytes(path.read_bytes() + bytes(100))
-    assert "1 records, offsets 42 to 42" in parley("log-repair", "--log-dirs", str(tmp_path)).out
+    assert "1 record, offsets 42 to 42" in parley("log-repair", "--log-dirs", str(tmp_path)).out
 
 
 def test_without_cut_files_nothing_was_lost(parley: Parley, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_broker_s_reason_for_refusing_a_record_is_printed(on_broker: Parley,
     on_broker("configs", "--alter", "--topic", topic, "--add-config", "cleanup.policy=compact")
     done = send(broker, topic, b"no key\n")
     assert done.returncode == 1
-    assert b"1 record(s) were not acknowledged" in done.stderr
+    assert b"1 record not acknowledged" in done.stderr
     assert b"must have a key" in done.stderr
     assert b"(INVALID_RECORD)" in done.stderr
 
@@ -132,9 +132,7 @@ def test_a_producer_without_an_id_is_told_why(parley: Parley, monkeypatch: pytes
         warning, error = done.err.splitlines()
         why = "the cluster assigns no producer id (COORDINATOR_LOAD_IN_PROGRESS): its coordination store may be down"
         assert warning.startswith(f"Warning: no record is acknowledged: {why}")
-        assert error.startswith(
-            f"Error: 1 record(s) were not acknowledged; the last one: Local: Message timed out: {why}"
-        )
+        assert error.startswith(f"Error: 1 record not acknowledged; the last one: Local: Message timed out: {why}")
         monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\n")))
         assert parley(*words, "enable.idempotence=false").code == 0
 
@@ -162,7 +160,7 @@ def test_lost_brokers_give_one_warning() -> None:
     _, told = process.communicate(b"two\n", timeout=60)
     lines = told.decode().splitlines()
     assert lines[0] == f"Warning: no broker responds at {address}; retrying."
-    assert lines[1].startswith("Error: 1 record(s) were not acknowledged")
+    assert lines[1].startswith("Error: 1 record not acknowledged")
     assert len(lines) == 2
     assert process.returncode == 1
 

@@ -80,7 +80,7 @@ def test_a_wrong_begin() -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("{topic}", "-n", "1", "--from", "1h"), "exclude each other"),
+        (("{topic}", "-n", "1", "--from", "1h"), "not both"),
         (("{topic}", "-n", "10001"), "-n takes a number from 0 to 10000"),
         (("no-such-topic",), "`parley topics --create --topic no-such-topic` creates it"),
     ],

@@ -106,7 +106,7 @@ def test_once(on_broker: Parley, broker: Broker, topic: str) -> None:
 
 
 def test_dead_brokers_and_unhealthy_partitions_are_shown() -> None:
-    assert between(BEFORE, BEFORE).lines()[:2] == ["1 brokers, 3 partitions, 0 records/s, over 0.0 s", ""]
+    assert between(BEFORE, BEFORE).lines()[:2] == ["1 broker, 3 partitions, 0 records/s, over 0.0 s", ""]
     brokers = (*BEFORE.brokers, BrokerSample(2, "h:9093", False, 0, 3, None, is_running=False))
     lines = between(BEFORE, _after(brokers=brokers, under_replicated=53, without_leader=1)).lines()
     assert lines[0].startswith("1 of 2 brokers, ")

@@ -13,6 +13,7 @@ from parley.tools.balance.layout import Layout
 from parley.tools.balance.loads import RESOURCES, Resource
 from parley.tools.balance.plan import Duty, Goals, Move, Plan, after
 from parley.tools.cli.byte_sizes import bytes_text
+from parley.tools.plurals import plural
 
 _TITLES: Final = {
     Resource.REPLICAS: "replicas",
@@ -90,7 +91,7 @@ def _away(before: Layout) -> Iterator[str]:
     held = Counter(id_ for one in before.cluster.partitions for id_ in one.replicas if id_ not in before.loads)
     for broker, count in sorted(held.items()):
         yield (
-            f"Broker {broker} is not running. Its {_count(count, 'replica')} stay on it, and count in no broker's "
+            f"Broker {broker} is not running. Its {plural(count, 'replica')} stay on it, and count in no broker's "
             "share. Start the broker first, or empty it with --empty-broker."
         )
 
@@ -102,7 +103,7 @@ def sentences(before: Layout, plan: Plan) -> list[str]:
     found = [_summary(plan)] if not plan.is_empty else []
     found += _reasons(before, plan)
     if plan.elections:
-        found.append(f"{_count(len(plan.elections), 'partition')} return to their preferred leader without a copy.")
+        found.append(f"{plural(len(plan.elections), 'partition')} return to their preferred leader without a copy.")
     for (topic, index), reason in (plan.stranded or {}).items():
         found.append(f"{topic}-{index} keeps its replica on the broker that is to be emptied: {reason}.")
     for move in plan.moves[:_LISTED]:
@@ -124,9 +125,9 @@ def _why_nothing(before: Layout) -> str:
 def _summary(plan: Plan) -> str:
     copies = sum(len(move.added) for move in plan.moves)
     reordered = sum(not move.added for move in plan.moves)
-    parts = [f"{_count(copies, 'replica')} ({bytes_text(plan.bytes)}) to copy"] if copies else []
-    parts += [f"{_count(reordered, 'preferred leader')} to change without a copy"] if reordered else []
-    return f"{_count(len(plan.moves), 'partition')} to move: {', '.join(parts)}." if parts else "No replica moves."
+    parts = [f"{plural(copies, 'replica')} ({bytes_text(plan.bytes)}) to copy"] if copies else []
+    parts += [f"{plural(reordered, 'preferred leader')} to change without a copy"] if reordered else []
+    return f"{plural(len(plan.moves), 'partition')} to move: {', '.join(parts)}." if parts else "No replica moves."
 
 
 def _reasons(before: Layout, plan: Plan) -> Iterator[str]:
@@ -146,7 +147,7 @@ def _reasons(before: Layout, plan: Plan) -> Iterator[str]:
     for (reason, broker, gives), group in groups.items():
         size = f" ({bytes_text(group.bytes)})" if group.bytes else ""
         thing = "leader" if not size and reason in (Resource.LEADERS, Resource.BYTES_OUT) else "replica"
-        what = f"{_count(group.replicas, thing)}{size}"
+        what = f"{plural(group.replicas, thing)}{size}"
         others = f"broker{'s' if len(group.others) > 1 else ''} {_ids(sorted(group.others))}"
         verb = f"gives {what} to {others}" if gives else f"gets {what} from {others}"
         yield f"Broker {broker} {verb}: {_because(before, reason, broker)}."
@@ -174,10 +175,6 @@ def _because(before: Layout, reason: Duty | Resource, broker: int) -> str:
     at = RESOURCES.index(reason)
     share = before.shares.shares[broker][at]
     return f"it {_HAS[reason].format(_amount(before.loads[broker][at], at))}, its share is {_amount(share, at)}"
-
-
-def _count(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _ids(brokers: Iterable[int]) -> str:

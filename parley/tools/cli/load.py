@@ -158,7 +158,7 @@ def _check(options: Options) -> None:
             'Spark and write with format("parley").'
         )
     if any("=" not in one for one in options.catalog_property):
-        raise CommandError("--catalog-property is key=value, such as uri=http://catalog:8181.")
+        raise CommandError("--catalog-property takes key=value, such as uri=http://catalog:8181.")
     if options.format in ("csv", "json") and "binary" in (options.key_format, options.value_format):
         raise CommandError(f"{options.format} files hold text only: use base64 for bytes.")
     if options.isolation_level not in ("read_committed", "read_uncommitted"):

@@ -16,6 +16,7 @@ from parley.tools.cli.app import App
 from parley.tools.cli.common_options import OutputFormat
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.output import print_data
+from parley.tools.plurals import plural
 
 if TYPE_CHECKING:
     from parley.storage.cut_files import CutFile
@@ -58,7 +59,7 @@ class Cut:
     def text(self) -> str:
         """One line that describes the file."""
         return (
-            f"{self.topic}-{self.partition}: {self.records} records, offsets {self.first_offset} to "
+            f"{self.topic}-{self.partition}: {plural(self.records, 'record')}, offsets {self.first_offset} to "
             f"{self.last_offset}, last leader epoch {self.last_leader_epoch}, {self.size_bytes} bytes in {self.file}"
         )
 

@@ -23,6 +23,7 @@ from parley.tools.cli.cluster_client import TIMEOUT_MS, on_cluster, until_ready
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
 from parley.tools.cli.output import print_data
 from parley.tools.cli.topics.describing import matching
+from parley.tools.plurals import plural
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -263,7 +264,7 @@ def show(cluster: ClusterView, partitions: Sequence[PartitionView], hidden: int)
         ]
         print("\n".join(_table(["TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "STATE"], rows)))
     if hidden:
-        print(f"\n{hidden} partitions of internal topics have a leader and are in sync. --internal shows them.")
+        print(f"\nHealthy and not shown: {plural(hidden, 'partition')} of internal topics (--internal shows them).")
 
 
 def _summary(cluster: ClusterView) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.cluster_client import check
+from parley.tools.plurals import plural
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -75,8 +76,9 @@ def as_lines(data: Mapping[str, Any]) -> list[str]:
         partitions = broker["partitions"]
         ranges = sum(len(each["damage"]) for each in partitions)
         size = bytes_text(sum(each["size"] for each in partitions))
-        result = f"{ranges} damaged range{'' if ranges == 1 else 's'}" if ranges else "no damage"
-        lines.append(f"Broker {broker['broker']}: {len(partitions)} partitions, {size} verified, {result}.")
+        result = plural(ranges, "damaged range") if ranges else "no damage"
+        verified = plural(len(partitions), "partition")
+        lines.append(f"Broker {broker['broker']}: {verified}, {size} verified, {result}.")
         lines += [
             f"  {each['partition']} offsets {damage['firstOffset']} to {damage['lastOffset']}: {damage['reason']}; "
             + ("no other live replica has them" if damage["hasNoCopy"] else "they are fetched from another replica")

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from parley.tools.plurals import plural
+
 GOOD, WARNING, BAD = "good", "warning", "bad"
 _IMBALANCE: Final = 0.1
 _FREE_MIN: Final = 0.1
@@ -57,7 +59,7 @@ def findings(
         *_of_leaders(listed, alive),
     ]
     if moves:
-        found.append(Finding(GOOD, f"{_count(moves, 'partition')} {_are(moves)} being moved.", "See Work in progress."))
+        found.append(Finding(GOOD, f"{plural(moves, 'partition')} {_are(moves)} being moved.", "See Work in progress."))
     for broker, path, size, free in disks:
         if size > 0 and free / size < _FREE_MIN:
             found.append(
@@ -72,7 +74,7 @@ def findings(
         found.append(
             Finding(
                 WARNING,
-                f"{_count(len(lagging), 'partition')} {_have(len(lagging))} followers that do not keep up although "
+                f"{plural(len(lagging), 'partition')} {_have(len(lagging))} followers that do not keep up although "
                 "all their brokers are running.",
                 "Check the disks and the network of these brokers. They may just be catching up after a restart.",
             )
@@ -108,7 +110,7 @@ def _of_brokers(
         since = down_since.get(broker)
         when = "" if since is None else f" since {datetime.fromtimestamp(since / 1000, UTC):%H:%M:%S} UTC"
         text = (
-            f"Broker {broker} is down{when}: {_count(lost[broker], 'partition')} {_have(lost[broker])} lost a replica"
+            f"Broker {broker} is down{when}: {plural(lost[broker], 'partition')} {_have(lost[broker])} lost a replica"
         )
         if single[broker]:
             text += f", and {single[broker]} of them {_have(single[broker])} one replica left"
@@ -128,7 +130,7 @@ def _of_leaders(partitions: Sequence[PartitionState], alive: frozenset[int]) -> 
         more = f" and {len(offline) - 3} more" if len(offline) > 3 else ""
         yield Finding(
             BAD,
-            f"{_count(len(offline), 'partition')} {_have(len(offline))} no leader: {names}{more}. "
+            f"{plural(len(offline), 'partition')} {_have(len(offline))} no leader: {names}{more}. "
             "Clients can neither read from nor write to them.",
             " ".join(_ways_to_a_leader(offline, alive)),
         )
@@ -136,7 +138,7 @@ def _of_leaders(partitions: Sequence[PartitionState], alive: frozenset[int]) -> 
     if partitions and len(moved) / len(partitions) > _IMBALANCE:
         yield Finding(
             WARNING,
-            f"{_count(len(moved), 'partition')} {_are(len(moved))} not led by the preferred leader.",
+            f"{plural(len(moved), 'partition')} {_are(len(moved))} not led by the preferred leader.",
             "This corrects itself within minutes of a restart. To do it now: "
             "parley elect-leaders --election-type preferred --all-topic-partitions.",
         )
@@ -161,10 +163,6 @@ def _ways_to_a_leader(offline: Sequence[PartitionState], alive: frozenset[int]) 
 
 def _behind(one: PartitionState) -> bool:
     return len(one.isr) < len(one.replicas)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _have(number: int) -> str:

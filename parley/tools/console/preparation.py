@@ -103,7 +103,7 @@ def _settings(wanted: Wanted) -> ConsoleSettings:
         parse_bootstrap(wanted.bootstrap)
         settings.security("user", "password")
     except ValueError as error:
-        raise CommandError(f"The connection to the cluster: {error}.") from error
+        raise CommandError(f"The settings of the connection to the cluster cannot be used: {error}.") from error
     return settings
 
 
@@ -119,7 +119,7 @@ def _schemas(wanted: Wanted) -> SchemaSettings | None:
     try:
         return schema_settings(wanted.schema_registry, wanted.properties, wanted.schemas, wanted.key_schemas)
     except ValueError as error:
-        raise CommandError(f"The schemas: {error}.") from error
+        raise CommandError(f"The schemas cannot be used: {error}.") from error
 
 
 def _connect(wanted: Wanted) -> ConnectSettings:

@@ -31,6 +31,7 @@ from parley.consensus.store_move.store_record import (
     StoreState,
     read_record,
 )
+from parley.tools.plurals import plural
 
 FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
@@ -121,7 +122,8 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
             raise NotRestored("brokers are running on this store; stop all of them first")
         if there and not overwrite:
             raise NotRestored(
-                f"the store is not empty: it contains {len(there)} keys, such as {there[0].key}; see --overwrite"
+                f"the store is not empty: it contains {plural(len(there), 'key')}, such as {there[0].key}; "
+                "see --overwrite"
             )
         if was.state not in IN_CHARGE_STATES and not overwrite:
             raise NotRestored(f"the store is {was.state.value}: a moved cluster still refers to it; see --overwrite")

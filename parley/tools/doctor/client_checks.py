@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from parley.tools.doctor.facts import Cluster, Group, GroupSample
-from parley.tools.doctor.findings import Seen, plural, some
+from parley.tools.doctor.findings import Seen, some
+from parley.tools.plurals import plural
 
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 THROTTLED_HARD_S: Final = 1.0

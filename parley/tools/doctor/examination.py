@@ -12,11 +12,12 @@ from parley.protocol.client import Client
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.invocation import CommandError
 from parley.tools.doctor.facts import Cluster, Machine, Missing, Part
-from parley.tools.doctor.findings import Diagnosis, diagnose, plural
+from parley.tools.doctor.findings import Diagnosis, diagnose
 from parley.tools.doctor.gathering_cluster import Gathering, Request, refused_certificates
 from parley.tools.doctor.gathering_machine import machine_of
 from parley.tools.doctor.steps import STEP_S
 from parley.tools.doctor.table import CHECKS
+from parley.tools.plurals import plural
 
 _BY_FILE: Final = "To examine a broker that does not start, on its machine: parley doctor broker.properties"
 

@@ -117,8 +117,3 @@ def some(names: Iterable[object], most: int = LISTED) -> str:
     listed = [str(each) for each in names]
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def plural(count: int, noun: str, several: str = "") -> str:
-    """Return the count with its noun: "1 partition", "2 partitions". ``several`` is the plural if it is irregular."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"

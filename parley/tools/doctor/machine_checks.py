@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from parley.tools.doctor.facts import Folder, Machine
-from parley.tools.doctor.findings import Seen, plural, some
+from parley.tools.doctor.findings import Seen, some
 from parley.tools.doctor.replica_checks import is_local
+from parley.tools.plurals import plural
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
 

@@ -8,7 +8,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from parley.tools.doctor.facts import OF_STORE, Broker, Cluster, Partition, ReplicaSize
-from parley.tools.doctor.findings import LISTED, Seen, plural, some
+from parley.tools.doctor.findings import LISTED, Seen, some
+from parley.tools.plurals import plural
 
 INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 FACTOR_WANTED: Final = 3

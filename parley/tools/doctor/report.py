@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from parley.tools.cli.colors import Color, colored
 from parley.tools.cli.invocation import INCOMPLETE
-from parley.tools.doctor.findings import Diagnosis, Finding, Severity, plural
+from parley.tools.doctor.findings import Diagnosis, Finding, Severity
+from parley.tools.plurals import plural
 
 HEALTHY, WARNINGS, ERRORS = 0, 1, 2
 """The exit codes, in addition to ``INCOMPLETE``."""

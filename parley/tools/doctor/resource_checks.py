@@ -8,7 +8,8 @@ from typing import Final
 
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.doctor.facts import Cluster, Machine
-from parley.tools.doctor.findings import Seen, plural, some
+from parley.tools.doctor.findings import Seen, some
+from parley.tools.plurals import plural
 
 FULL: Final = 0.02
 NEARLY_FULL: Final = 0.15

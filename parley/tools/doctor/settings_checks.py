@@ -9,7 +9,8 @@ from typing import Final
 from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import Dynamic
 from parley.tools.doctor.facts import Broker, Cluster
-from parley.tools.doctor.findings import Seen, plural, some
+from parley.tools.doctor.findings import Seen, some
+from parley.tools.plurals import plural
 
 SHARED: Final = (
     "default.replication.factor",

@@ -85,4 +85,4 @@ async def test_damaged_records_are_listed(tmp_path: Path) -> None:
 def test_no_damage() -> None:
     found = {"brokers": [{"broker": 1, "partitions": [{"partition": "t-0", "size": 2048, "damage": []}]}]}
     assert not is_damaged(found)
-    assert as_lines(found) == ["Broker 1: 1 partitions, 2.0 KiB verified, no damage."]
+    assert as_lines(found) == ["Broker 1: 1 partition, 2.0 KiB verified, no damage."]

@@ -23,6 +23,7 @@ from parley.tools.cli.common_options import (
 )
 from parley.tools.cli.invocation import FAILED, CommandError
 from parley.tools.cli.output import print_data
+from parley.tools.plurals import plural
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -196,7 +197,7 @@ def _holds(options: Options) -> None:
         return
     leads = sum(row["leads"] for row in rows)
     size = bytes_text(sum(one.size for one in held))
-    print(f"Broker {broker} holds {len(rows)} replicas ({size}), and leads {leads} of these partitions.")
+    print(f"Broker {broker} holds {plural(len(rows), 'replica')} ({size}), and leads {leads} of these partitions.")
     for row in rows:
         role = "leader" if row["leads"] else "follower"
         print(f"  {row['topic']}-{row['partition']}: {role}, {bytes_text(row['bytes'])}")

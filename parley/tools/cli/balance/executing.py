@@ -31,6 +31,7 @@ from parley.tools.cli.reassign.throttles import (
     moves,
     throttled_replicas,
 )
+from parley.tools.plurals import plural
 
 _PAUSE_S: Final = 0.5
 """The interval at which the controller is queried for the moves in progress."""
@@ -58,7 +59,7 @@ async def execute(client: Client, plan: Plan, how: Execution, say: Callable[[str
     ongoing = await requests.ongoing(client)
     stuck = await _without_leader(client, ongoing)
     if ongoing:
-        say(f"{len(ongoing)} partitions are moving already.")
+        say(f"Already moving: {plural(len(ongoing), 'partition')}.")
     if how.throttle is not None and (waiting or ongoing):
         await _throttle(client, plan, ongoing, how.throttle)
         say(f"Moves are throttled to {bytes_text(how.throttle)} per second and broker.")

@@ -19,6 +19,7 @@ from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.consume.options import Options
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import reason_of, security_properties
+from parley.tools.plurals import plural
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -222,7 +223,7 @@ def _warn_if_refused(offsets: Mapping[Any, set[int]], error: Any) -> None:
         return
     for partition, refused in offsets.items():
         print(
-            f"Warning: {len(refused)} records of {partition.topic}-{partition.partition} were not acknowledged, so the "
-            f"group may deliver them again: {reason_of(error.args[0])}",
+            f"Warning: not acknowledged: {plural(len(refused), 'record')} of {partition.topic}-{partition.partition}, "
+            f"which the group may deliver again: {reason_of(error.args[0])}",
             file=sys.stderr,
         )

@@ -14,6 +14,7 @@ from parley.tools.cli.groups.listing import selected
 from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.output import Format, print_data
+from parley.tools.plurals import plural
 
 _UNKNOWN_TOPIC = -1
 """The partition number that represents a whole topic that does not exist."""
@@ -121,7 +122,7 @@ def show_offsets(group: str, codes: Mapping[TopicPartition, int], *, output_form
         for line in _table(rows):
             print(line)
     if failed:
-        raise CommandError(f"The offsets of {len(failed)} partition(s) were not deleted.")
+        raise CommandError(f"The offsets of {plural(len(failed), 'partition')} were not deleted.")
 
 
 def _table(rows: Iterable[tuple[str, int, str]]) -> list[str]:

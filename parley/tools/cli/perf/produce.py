@@ -20,6 +20,7 @@ from parley.tools.cli.perf.metrics import Metrics
 from parley.tools.cli.perf.payloads import payloads
 from parley.tools.cli.perf.progress import Progress, on_terminal
 from parley.tools.cli.perf.statistics import Totals, Window
+from parley.tools.plurals import plural
 
 _LAG_SLEEP_S = 0.001
 _INIT_TRANSACTIONS_S = 30
@@ -201,8 +202,8 @@ def produce(options: Options) -> None:
     _show(run, output_format=options.output_format)
     metrics.show()
     if run.failures:
-        last = f"{len(run.failures)} records were not acknowledged; the last: {run.failures[-1]}."
-        print(f"Error: {last}", file=sys.stderr)
+        failed = f"{plural(len(run.failures), 'record')} not acknowledged; the last: {run.failures[-1]}."
+        print(f"Error: {failed}", file=sys.stderr)
         raise typer.Exit(FAILED)
 
 

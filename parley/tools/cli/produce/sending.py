@@ -11,6 +11,7 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import Connection, topic_right
 from parley.tools.cli.produce.line_reader import InputRecord, LineFormat, parse_line
 from parley.tools.cli.produce.silence import Silence
+from parley.tools.plurals import plural
 
 _SAYS_WHY: Final = 8
 """The first version of Produce whose response contains the reason why a batch was rejected (KIP-467)."""
@@ -113,7 +114,7 @@ def send_lines(lines: Iterable[bytes], form: LineFormat, sender: Sender, *, sync
         sender.finish()
     if sender.last_failure is not None:
         why = reason(sender.last_failure, sender)
-        raise CommandError(f"{sender.failed} record(s) were not acknowledged; the last one: {why}")
+        raise CommandError(f"{plural(sender.failed, 'record')} not acknowledged; the last one: {why}")
 
 
 def reason(failure: Failure, sender: Sender) -> str:

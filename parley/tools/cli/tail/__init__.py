@@ -76,7 +76,7 @@ def tail(
     command_config: CommandConfig = None,
 ) -> None:
     if last is not None and begin:
-        raise CommandError("-n and --from exclude each other: both set the start.")
+        raise CommandError("Use -n or --from, not both: each sets the start.")
     if last is not None and not 0 <= last <= LAST_MAX:
         raise CommandError(f"-n takes a number from 0 to {LAST_MAX}. Use --from to start earlier.")
     from parley.tools.cli.tail.reading import Wanted, show

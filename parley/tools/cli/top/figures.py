@@ -9,6 +9,7 @@ from typing import Any
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.output import table_lines
 from parley.tools.cli.top.sampling import PartitionSample, Sample
+from parley.tools.plurals import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,10 @@ class Figures:
         internal = sum(each.leaders for each in self.sample.brokers) - len(self.sample.partitions)
         more = f" and {internal} of internal topics" if internal > 0 else ""
         running = sum(each.is_running for each in self.sample.brokers)
-        down = f" of {len(self.sample.brokers)}" if running < len(self.sample.brokers) else ""
+        of_all = plural(len(self.sample.brokers), "broker")
+        brokers_text = f"{running} of {of_all}" if running < len(self.sample.brokers) else of_all
         head = (
-            f"{running}{down} brokers, {len(self.sample.partitions)} partitions{more}, "
+            f"{brokers_text}, {plural(len(self.sample.partitions), 'partition')}{more}, "
             f"{self.records_per_sec:g} records/s, over {self.interval_s:.1f} s"
         )
         lines = [head, *self._unhealthy(), "", *brokers]
