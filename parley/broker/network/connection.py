@@ -1,4 +1,4 @@
-"""One client's connection: requests in, responses out, in order.
+"""One client's connection: when its requests begin, and what limits its client.
 
 The states::
 
@@ -7,18 +7,14 @@ The states::
     CLOSING      the transport is closing
     LOST         the transport has closed (final)
 
-Responses leave in the order of their requests. docs/architecture.md, "How a connection is kept in check", has the rules
-for pausing and cutting off clients.
+``ResponseQueue`` contains the responses. docs/architecture.md, "How a connection is kept in check", has the rules for
+pausing and cutting off clients.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import select
-import socket
-import sys
-import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import IntEnum
@@ -32,12 +28,12 @@ from parley.broker.network.dispatch import (
     Dispatcher,
     LoginFailed,
     MaybeResponse,
-    RequestContext,
     SessionExpired,
 )
 from parley.broker.network.load import Load
 from parley.broker.network.peers import is_broker
-from parley.broker.network.sending import Part, Sender, SliceLost, SocketSender, TransportSender
+from parley.broker.network.response_queue import PendingResponse, ResponseQueue
+from parley.broker.network.sending import SliceLost, make_sender
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
@@ -139,19 +135,6 @@ class ConnectionOwner(Protocol):
         """Add ``change`` (1 or -1) to the number of throttled connections."""
 
 
-class _PendingResponse:
-    """A response that is not ready yet, or waits for an earlier response. ``parts`` is None until it is encoded."""
-
-    __slots__ = ("context", "future", "parts", "pipelined", "since")
-
-    def __init__(self, context: RequestContext, since: float) -> None:
-        self.context = context
-        self.since = since
-        self.parts: list[Part] | None = None
-        self.future: asyncio.Future[Any] | None = None
-        self.pipelined = False
-
-
 class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one accepted connection. Its listener creates, counts and ends it."""
 
@@ -164,28 +147,21 @@ class Connection(asyncio.BufferedProtocol):
         "_is_identified",
         "_loop",
         "_mute",
-        "_out",
         "_owner",
-        "_pending",
         "_reader",
         "_reading",
         "_receiving_s",
         "_reserved",
-        "_seen_acknowledged",
+        "_responses",
         "_seen_sent",
-        "_sender",
         "_starved",
         "_state",
         "_transport",
         "_turn_left_s",
-        "_unread",
-        "_unsent",
         "_waiting_for_load",
         "_waiting_for_turn",
-        "_written",
         "is_peer",
         "last_active",
-        "stalled_s",
     )
 
     def __init__(self, owner: ConnectionOwner, client: ConnectedClient) -> None:
@@ -193,18 +169,12 @@ class Connection(asyncio.BufferedProtocol):
         self._client = client
         self._state = ConnectionState.OPEN
         login = client.login
-        # Of any type, so that a call finds a method that a test has replaced, also if both modules are compiled.
-        self._reader: Any = FrameReader(owner.limits.request_bytes if login is None else login.rules.receive_bytes_max)
+        self._reader = FrameReader(owner.limits.request_bytes if login is None else login.rules.receive_bytes_max)
         self._deadline: Deadline | None = None  # for the login
         self._began = 0.0  # when the login began
         self._frames: deque[memoryview] = deque()
-        self._pending: deque[_PendingResponse] = deque()
         self._mute: asyncio.TimerHandle | None = None  # ends the throttling of the client
-        self._out: list[Part] = []
         self._reading = True
-        self._unsent = 0  # bytes in ``_out``
-        self._written: list[RequestContext] = []  # the requests whose responses are in ``_out``
-        self._unread: list[tuple[RequestContext, float]] = []  # requests with unread responses, and since when
         self._waiting_for_load = False
         self._waiting_for_turn = False
         self._turn_left_s = TURN_S
@@ -213,13 +183,10 @@ class Connection(asyncio.BufferedProtocol):
         self._held_up_s = 0.0  # how long the client has delayed its start
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
-        self._seen_acknowledged = -1  # at the last check of unread responses
         self._is_identified = False
         self.is_peer = False
         """True if the first request came from another broker."""
         self.last_active = 0.0
-        self.stalled_s = 0.0
-        """How long, in seconds, the client has read nothing although responses wait for it."""
 
     def _step(self, event: ConnectionEvent) -> None:
         try:
@@ -232,7 +199,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
-        self._sender = self._make_sender()
+        sender = make_sender(self._transport, self._loop, self._advance, self._broken)
+        self._responses = ResponseQueue(self._owner.dispatcher, self._transport, sender, self._owner.monotonic)
         self.last_active = self._owner.monotonic()
         self._owner.connected(self)
         self._client.on_throttle = self._throttle
@@ -264,19 +232,9 @@ class Connection(asyncio.BufferedProtocol):
         self._client.login.refuse(f"no login within {self._owner.limits.login_s:g} s")
         self.close()
 
-    def _make_sender(self) -> Sender:
-        transport = self._transport
-        plain = transport.get_extra_info("socket")
-        if plain is None or transport.get_extra_info("ssl_object") is not None:
-            return TransportSender(transport, self._advance)
-        own = socket.socket(plain.family, plain.type, plain.proto, fileno=plain.fileno())
-        own.setblocking(False)
-        return SocketSender(transport, own, self._loop, self._advance, self._broken)
-
     def get_buffer(self, sizehint: int) -> memoryview:
         try:
-            room: memoryview = self._reader.get_buffer(sizehint)
-            return room
+            return self._reader.get_buffer(sizehint)
         except MemoryError:
             if self._state is _OPEN:
                 self._step(ConnectionEvent.CLOSE)
@@ -316,35 +274,32 @@ class Connection(asyncio.BufferedProtocol):
         self._client.has_disconnected = True
         self._end_throttling()
         self._frames.clear()
-        self._sender.close()
+        self._responses.abandon()
         self._release(self._take_reserved())
-        for pending in self._pending:
-            if isinstance(pending.future, Delayed):
-                pending.future.cancel()
         for ended in tuple(self._client.on_disconnect.values()):
             ended()
         self._owner.disconnected(self, self._client)
 
     def pause_writing(self) -> None:
-        self._sender.pause()
+        self._responses.sender.pause()
 
     def resume_writing(self) -> None:
-        self._sender.resume()
+        self._responses.sender.resume()
 
     # --- Requests ---
 
     def _advance(self) -> None:
         """Begin the requests that may begin, send the responses that are ready, and pause or resume reading."""
-        frames = self._frames
+        frames, responses = self._frames, self._responses
         ended: Disconnect | None = None
-        if self._unread and not self._sender.blocked:
-            self._record_send_times()
+        if responses.unread and not responses.sender.blocked:
+            responses.record_send_times()
         try:
             if frames:
                 began = self._owner.monotonic()
                 while frames and self._may_begin(frames[0], began + self._turn_left_s):
                     self._begin(frames.popleft())
-                    if self._unsent >= UNSENT_MAX:
+                    if responses.unsent_bytes >= UNSENT_MAX:
                         self._send()
                 took = self._owner.monotonic() - began
                 self._owner.load.turns.used(took)
@@ -367,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         If a single request only waits for its turn, reading is not paused: most clients send nothing more before they
         have the response, and pausing and resuming takes two system calls.
         """
-        if self._starved or self._sender.blocked:
+        if self._starved or self._responses.sender.blocked:
             return False
         if self._mute is not None and not self._reserved:  # while throttled, read only the rest of a large frame
             return False
@@ -375,11 +330,12 @@ class Connection(asyncio.BufferedProtocol):
         return not frames or (self._waiting_for_turn and len(frames) == 1 and self._reading)
 
     def _may_begin(self, frame: memoryview, turn_ends: float) -> bool:
-        if self._state is not _OPEN or self._sender.blocked:
+        responses = self._responses
+        if self._state is not _OPEN or responses.sender.blocked:
             return False
         if self._mute is not None and len(frame) != self._reserved:
             return False
-        pending = self._pending
+        pending = responses.pending
         if pending and not (len(pending) < PIPELINED_MAX and pending[-1].pipelined and frame[:2] == PRODUCE_KEY):
             if isinstance(future := pending[-1].future, Delayed):
                 future.next_request_arrived()
@@ -437,8 +393,9 @@ class Connection(asyncio.BufferedProtocol):
 
         A delay because of earlier produce requests or the broker's limits does not count.
         """
-        waits = bool(self._pending) and self._pending[-1].context.api_key != _PRODUCE
-        return self._mute is not None or self._sender.blocked or waits
+        responses = self._responses
+        waits = bool(responses.pending) and responses.pending[-1].context.api_key != _PRODUCE
+        return self._mute is not None or responses.sender.blocked or waits
 
     def count_receiving(self, seconds: float) -> None:
         if self._reading:
@@ -479,11 +436,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_identified:
             self._is_identified = True
             self.is_peer = is_broker(context.client_id)
-        if isinstance(response, list) and not self._pending:
-            self._gather(response, context)
+        responses = self._responses
+        if isinstance(response, list) and not responses.pending:
+            responses.gather(response, context)
         else:
-            pending = _PendingResponse(context, dispatcher.monotonic())
-            self._pending.append(pending)
+            pending = PendingResponse(context, dispatcher.monotonic())
+            responses.pending.append(pending)
             if isinstance(response, list):
                 pending.parts = response
                 pending.pipelined = True
@@ -495,12 +453,12 @@ class Connection(asyncio.BufferedProtocol):
         if reserved:
             self._release(reserved)
 
-    def _await(self, pending: _PendingResponse, future: asyncio.Future[Any]) -> None:
+    def _await(self, pending: PendingResponse, future: asyncio.Future[Any]) -> None:
         pending.pipelined = pending.context.api_key == _PRODUCE
         pending.future = future
         future.add_done_callback(lambda done: self._done(pending, done))
 
-    def _work(self, pending: _PendingResponse, work: Awaitable[MaybeResponse], reserved: int) -> None:
+    def _work(self, pending: PendingResponse, work: Awaitable[MaybeResponse], reserved: int) -> None:
         """Run a coroutine handler as a task."""
         dispatcher, load = self._owner.dispatcher, self._owner.load
         load.begin()
@@ -516,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
 
         task.add_done_callback(done)
 
-    def _done(self, pending: _PendingResponse, done: asyncio.Future[Any]) -> None:
+    def _done(self, pending: PendingResponse, done: asyncio.Future[Any]) -> None:
         """Take the response of a finished task or future. If the result is another future, wait for that future."""
         if self._state is _LOST:
             if not done.cancelled() and done.exception() is None and isinstance(late := done.result(), Delayed):
@@ -545,75 +503,32 @@ class Connection(asyncio.BufferedProtocol):
             return
         dispatcher.metrics_of(pending.context).remote_seconds += now - pending.since
         pending.since = now
-        self._collect(now)
+        self._responses.collect(now)
         self._advance()
 
-    def _send_last(self, pending: _PendingResponse, disconnect: Disconnect) -> None:
+    def _send_last(self, pending: PendingResponse, disconnect: Disconnect) -> None:
         """Send the final response of a closing connection, unless it has none or an earlier response is
         still missing."""
-        if disconnect.response is not None and self._pending and self._pending[0] is pending:
+        responses = self._responses
+        if disconnect.response is not None and responses.pending and responses.pending[0] is pending:
             dispatcher = self._owner.dispatcher
             parts = dispatcher.encode(pending.context, disconnect.response, dispatcher.monotonic())
-            self._gather(parts, pending.context)
+            responses.gather(parts, pending.context)
             self._send()
 
-    def _collect(self, now: float) -> None:
-        """Gather the responses that are ready, up to the first that is not."""
-        pending = self._pending
-        while pending and (parts := pending[0].parts) is not None:
-            first = pending.popleft()
-            self._gather(parts, first.context)
-            self._owner.dispatcher.metrics_of(first.context).response_queue_seconds += now - first.since
-
-    def _gather(self, parts: list[Part], context: RequestContext) -> None:
-        if parts:
-            self._out += parts
-            self._written.append(context)
-        for part in parts:
-            self._unsent += len(part)
-
     def _send(self) -> None:
-        if self._out:
-            out, self._out = self._out, []
-            self._unsent = 0
-            try:
-                self._sender.send(out)
-            except OSError as broken:
-                self._broken(broken)
-            if self._sender.blocked:
-                now = self._owner.monotonic()
-                self._unread += [(context, now) for context in self._written]
+        try:
+            if self._responses.send():
                 self._owner.load.unread_responses.watch(self)
-            self._written.clear()
+        except OSError as broken:
+            self._broken(broken)
 
     def count_unread(self, seconds: float) -> int:
-        if self.is_closed or not self._sender.blocked:
-            return 0
-        acknowledged = self._acknowledged_bytes()
-        self.stalled_s = self.stalled_s + seconds if acknowledged == self._seen_acknowledged else 0.0
-        self._seen_acknowledged = acknowledged
-        return self._sender.memory_bytes
+        return 0 if self.is_closed else self._responses.count_unread(seconds)
 
-    def _acknowledged_bytes(self) -> int:
-        return self._sender.sent_bytes - self._transport.get_write_buffer_size() - self._in_kernel_bytes()
-
-    def _in_kernel_bytes(self) -> int:
-        """Return the number of bytes in the kernel's send buffer, which can hold megabytes: ``sent_bytes`` alone grows
-        in large steps."""
-        plain = self._transport.get_extra_info("socket")
-        if plain is None or plain.fileno() < 0:
-            return 0
-        try:
-            return int.from_bytes(fcntl.ioctl(plain.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-        except OSError:  # the system does not report this for sockets
-            return 0
-
-    def _record_send_times(self) -> None:
-        """Record the send times of the responses that waited for the client and have now been sent."""
-        now = self._owner.monotonic()
-        for context, since in self._unread:
-            self._owner.dispatcher.metrics_of(context).send_seconds += now - since
-        self._unread.clear()
+    @property
+    def stalled_s(self) -> float:
+        return self._responses.stalled_s
 
     def _set_reading(self, reading: bool) -> None:
         self._reading = reading
@@ -669,16 +584,16 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """True if responses are pending, or the client has not read them yet."""
-        return bool(self._pending) or self._sender.blocked
+        return bool(self._responses.pending) or self._responses.sender.blocked
 
     def is_idle(self, before: float) -> bool:
         """Return True if the client has sent and read nothing since ``before`` (monotonic seconds) and awaits no
         response."""
-        sent = self._sender.sent_bytes
+        sent = self._responses.sender.sent_bytes
         if sent != self._seen_sent:
             self._seen_sent = sent
             self.last_active = self._owner.monotonic()
-        return self.last_active < before and (not self._pending or self._is_abandoned())
+        return self.last_active < before and (not self._responses.pending or self._is_abandoned())
 
     def _is_abandoned(self) -> bool:
         """Return True if the client has disconnected without the broker noticing.
@@ -707,7 +622,7 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.report_closed(self._client, reason)
         self._step(ConnectionEvent.CLOSE)
         self._frames.clear()
-        if self._sender.blocked:
+        if self._responses.sender.blocked:
             self._transport.abort()  # a normal close would wait for the client to read
         else:
             self._transport.close()

@@ -135,12 +135,30 @@ class Sender(Protocol):
         ...
 
 
+def make_sender(
+    transport: asyncio.Transport,
+    loop: asyncio.AbstractEventLoop,
+    on_drained: Callable[[], None],
+    on_broken: Callable[[OSError], None],
+) -> Sender:
+    """Return the sender for a transport.
+
+    ``on_drained`` is called when a blocked sender has sent everything. ``on_broken`` is called if sending fails outside
+    of ``send``.
+    """
+    plain = transport.get_extra_info("socket")
+    if plain is None or transport.get_extra_info("ssl_object") is not None:
+        return TransportSender(transport, on_drained)
+    own = socket.socket(plain.family, plain.type, plain.proto, fileno=plain.fileno())
+    own.setblocking(False)
+    return SocketSender(transport, own, loop, on_drained, on_broken)
+
+
 class SocketSender:
     """Sends directly on the transport's plain socket, bypassing the transport.
 
     When the socket is full, the transport gets a small piece and reports when the socket has accepted it, so that the
-    event loop watches no second descriptor. The transport closes the socket. ``on_drained`` is called when a blocked
-    sender has sent everything. ``on_broken`` is called if sending fails outside of ``send``.
+    event loop watches no second descriptor. The transport closes the socket.
     """
 
     __slots__ = (

@@ -6,12 +6,15 @@ import asyncio
 import inspect
 import itertools
 import logging
+import resource
 import socket
 import struct
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +30,6 @@ from parley.broker.network.load import ONLY_URGENT_S, SHARE_S, Turns
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
-from parley.protocol.connection import FrameReader
 from parley.protocol.decoding import REQUEST_ELEMENTS_MAX
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
@@ -47,6 +49,8 @@ VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_ver
 VERSIONS_0 = ApiVersionsRequest()
 METADATA = MetadataRequest(topics=[])
 METADATA_ANSWER = MetadataResponse(brokers=[], topics=[])
+MEMORY_LEFT = 64 << 20
+"""The number of bytes that a process without memory can still allocate."""
 END_TXN = EndTxnRequest(transactional_id="id", producer_id=1, producer_epoch=0, committed=True)
 
 
@@ -578,14 +582,14 @@ async def test_responses_that_the_client_does_not_read_are_bounded(request_: Any
         frame = b"".join(request_frame(request_, version, 1, "test"))
         tracemalloc.start()
         client.writer.write(frame * 20_000)
-        await eventually(lambda: connection._sender.blocked)
+        await eventually(lambda: connection._responses.sender.blocked)
         peak = 0
         for step in itertools.count():
             if step == 200:
                 clock.start()
             if not listener.metrics.connections:  # idle long enough to be cut off
                 break
-            peak = max(peak, connection._sender.held_bytes + sum(map(len, connection._out)))
+            peak = max(peak, connection._responses.sender.held_bytes + connection._responses.unsent_bytes)
             await asyncio.sleep(0.001)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -604,7 +608,7 @@ async def test_the_time_in_which_a_client_does_not_take_its_responses_is_counted
         await client.ask(VERSIONS_0, 0)
         (connection,) = listener._connections
         client.writer.write(b"".join(request_frame(fetch(), 4, 1, "test")) * count)
-        await eventually(lambda: connection._sender.blocked)
+        await eventually(lambda: connection._responses.sender.blocked)
         assert metrics.send_seconds == 0
         now_s[0] += 7
         for _ in range(count):
@@ -1014,21 +1018,37 @@ async def test_clients_but_not_brokers_are_disconnected_if_descriptors_run_short
             await client.close()
 
 
-@pytest.mark.parametrize("step", ["get_buffer", "buffer_updated"])
-async def test_a_request_without_memory_closes_its_connection_alone(
-    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize("first_bytes", [2 * MEMORY_LEFT, MEMORY_LEFT // 2], ids=["at its start", "as it arrives"])
+def test_a_request_without_memory_closes_its_connection_alone(
+    first_bytes: int, caplog: pytest.LogCaptureFixture, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """uvloop crashes the process if a transport is closed while it asks for a buffer."""
+    """uvloop crashes the process if a transport is closed while it asks for a buffer, which it does as a request
+    arrives."""
 
-    def no_memory(*_: Any) -> memoryview:
-        raise MemoryError
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(send_without_memory(first_bytes, caplog))
 
-    async with serving({}) as listener:
-        other, large = await RawClient.connect(listener), await RawClient.connect(listener)
-        await large.ask(VERSIONS_0, 0)
-        with monkeypatch.context() as patch:
-            patch.setattr(FrameReader, step, no_memory)
-            large.writer.write(struct.pack(">i", 50 << 20) + bytes(2 << 20))
+    in_own_process(run)
+
+
+async def send_without_memory(first_bytes: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Send more than the ``first_bytes`` of a request, which the connection receives into one buffer."""
+    async with serving({}, request_bytes=8 * MEMORY_LEFT) as listener:
+        large, other = await RawClient.connect(listener), await RawClient.connect(listener)
+        await eventually(lambda: len(listener) == 2)
+        for client in (large, other):
+            await client.ask(VERSIONS_0, 0)
+        for connection in listener._connections:
+            connection._reader._first = first_bytes
+        piece = bytes(1 << 20)
+        with memory_left(MEMORY_LEFT):
+            large.writer.write(struct.pack(">i", 8 * MEMORY_LEFT))
+            with suppress(ConnectionError):
+                for _ in range(first_bytes // len(piece) + 1):
+                    large.writer.write(piece)
+                    await large.writer.drain()
             assert await large.is_closed()
             await eventually(lambda: len(listener) == 1)
         await other.ask(VERSIONS_0, 0)
@@ -1037,6 +1057,18 @@ async def test_a_request_without_memory_closes_its_connection_alone(
         assert listener.metrics.killed == 1
         for client in (other, large):
             await client.close()
+
+
+@contextmanager
+def memory_left(count: int) -> Iterator[None]:
+    """Let this process allocate only ``count`` more bytes. Use it in a process of its own."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 async def test_a_handler_without_memory_closes_the_connection(

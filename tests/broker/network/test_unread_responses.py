@@ -77,7 +77,7 @@ async def blocked(listener: Listener) -> tuple[RawClient, Connection]:
     await client.send(REQUEST, 0)
     await eventually(lambda: len(listener._connections) > len(before))
     (connection,) = set(listener._connections) - before
-    await eventually(lambda: connection._sender.blocked)
+    await eventually(lambda: connection._responses.sender.blocked)
     return client, connection
 
 
@@ -92,12 +92,12 @@ async def test_a_client_that_takes_nothing_is_closed_and_a_slow_one_is_not(
         stopped, stalled = await blocked(listener)
         slow, reading = await blocked(listener)
         while not stalled.is_closed:
-            taken = reading._acknowledged_bytes()
-            while reading._acknowledged_bytes() == taken:
+            taken = reading._responses.acknowledged_bytes()
+            while reading._responses.acknowledged_bytes() == taken:
                 await slow.reader.read(10_000)
             listener.load.unread_responses._check()
         assert not reading.is_closed
-        assert reading._sender.blocked
+        assert reading._responses.sender.blocked
         await stopped.close()
         await slow.close()
     (line,) = caplog.records
