@@ -201,7 +201,10 @@ def _check(version: int, request: ConsumerGroupHeartbeatRequest, coordinator: Gr
     _not_blank(request.instance_id, "InstanceId")
     _not_blank(request.rack_id, "RackId")
     if len(request.group_id) + len(request.member_id) + len(request.instance_id or "") > MEMBER_ID_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId, MemberId and InstanceId are too long.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"GroupId, MemberId and InstanceId together have more than {MEMBER_ID_MAX} characters: use shorter ones.",
+        )
     if epoch == JOIN:
         _check_joining(request)
     elif epoch < LEFT_FOR_NOW:

@@ -307,7 +307,7 @@ def _check_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
         if value is not None and not value.strip():
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
     if len(request.group_id) > GROUP_ID_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId is too long.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"GroupId has more than {GROUP_ID_MAX} characters.")
     if request.member_epoch == JOIN:
         if not request.subscribed_topic_names:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")

@@ -235,7 +235,7 @@ def _check_id(value: str | None, name: str) -> None:
     if value is not None and not value.strip():
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
     if value is not None and len(value) > ID_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is too long.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} has more than {ID_MAX} characters.")
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:

@@ -28,7 +28,7 @@ def create_in_own_process(files: SecuredFiles, broker_properties: Path) -> None:
     module = "parley.tools.secured_demo.first_users"
     words = [sys.executable, "-m", module, str(broker_properties), str(files.password_file)]
     if subprocess.run(words, check=False).returncode:
-        raise CommandError("The users of the cluster were not created.")
+        raise CommandError("The users of the cluster were not created, for the reason above.")
 
 
 def create_first_users(broker_properties: Path, passwords: Mapping[str, str]) -> None:

@@ -300,6 +300,7 @@ def test_sessions_follow_their_epochs(directory: Path) -> None:
         with pytest.raises(KafkaError) as full:
             await two.fetch(max_wait_ms=500)
         assert full.value.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        assert "group.share.max.share.sessions" in full.value.message
         with pytest.raises(KafkaError) as zero:
             await one.acknowledge((0, 0, [ACCEPT]), epoch=0)
         assert zero.value.code is ErrorCode.INVALID_SHARE_SESSION_EPOCH

@@ -102,11 +102,16 @@ class ShareSessions:
     def begin(self, key: SessionKey, context: RequestContext, partitions: Iterable[TopicPartition]) -> ShareSession:
         """Start a session, replacing any earlier session with this key.
 
-        Raises KafkaError: SHARE_SESSION_LIMIT_REACHED or INVALID_REQUEST.
+        Raises KafkaError: SHARE_SESSION_LIMIT_REACHED if the broker has too many sessions, or INVALID_REQUEST if they
+        would have too many partitions.
         """
         before = self._sessions.get(key)
         if before is None and len(self._sessions) >= self._most():
-            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "This broker cannot hold more share sessions.")
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                "This broker has as many share sessions as group.share.max.share.sessions allows: retry later, or "
+                "raise that limit.",
+            )
         session = ShareSession(key, partitions, context.client)
         if before is not None:
             self._remove(before)
@@ -153,7 +158,9 @@ class ShareSessions:
             self._release(session)
             self.end(session)
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "The share sessions on this broker contain too many partitions."
+                ErrorCode.INVALID_REQUEST,
+                f"A share session may have at most {PARTITIONS_MAX} partitions, and all sessions of a broker together "
+                f"{ALL_PARTITIONS_MAX}: fetch fewer partitions.",
             )
 
     def end(self, session: ShareSession) -> None:
