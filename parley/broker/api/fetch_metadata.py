@@ -78,7 +78,11 @@ class _Wait(Delayed[FetchMetadataResponse]):
 
     @property
     def known(self) -> tuple[int, int]:
-        """The controller epoch and the version of the sender's image, as far as the sender accepts changes to it."""
+        """The controller epoch and the version of the sender's image.
+
+        The epoch is ``NO_EPOCH`` if the sender needs a whole image, because its version of this API has no changes
+        across terms.
+        """
         epoch = self._request.controller_epoch
         is_usable = self._crosses_terms or epoch == self._api.metadata.image.controller_epoch
         return epoch if is_usable else NO_EPOCH, self._request.version

@@ -11,7 +11,7 @@ from parley.consensus.conformance.roles import play
 
 
 async def main(backend: str, url: str, role: str, arguments: str) -> None:
-    """Play the role. Prints a line of JSON for each message."""
+    """Play ``role`` with a new client. Prints each message to the check as a line of JSON."""
     client = load(backend).from_url(url)
     await client.open()
     await play(role, client, lambda words: print(json.dumps(words), flush=True), json.loads(arguments))

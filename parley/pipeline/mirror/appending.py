@@ -189,7 +189,8 @@ class _Window:
         self._tried = False
 
     async def send(self, client: Client) -> list[int]:
-        """Return the batches' base offsets. Raises ``Overtaken`` and KafkaError. May be called again after an error."""
+        """Send the batches that have no offset yet, and return the base offsets of all. Raises ``Overtaken`` and
+        KafkaError; after a KafkaError it may be called again."""
         tried, self._tried = self._tried, True
         node = await client.leader(*self._partition, fresh=tried)
         version = min(await client.version_for(ProduceRequest, node=node), _NAMES_VERSION_MAX)

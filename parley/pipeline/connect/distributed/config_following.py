@@ -100,7 +100,7 @@ class Following:
         self._running, self._share, self._fencing = running, share, fencing
 
     async def start(self) -> None:
-        """Read the log, and follow it."""
+        """Read the log of configurations to its end, and follow it from then on."""
         await self._configs.start(self._on_change)
         state = self._configs.state
         self._counts = {name: len(state.tasks.get(name, ())) for name in state.connectors}
