@@ -78,6 +78,9 @@ def _digest_of_sources() -> str:
             *(file for name in TOP_LEVEL for file in (ROOT / name).rglob("*")),
         ]
     ):
-        if path.is_file() and path.suffix not in {".so", ".pyc"} and path.name != "_built.json":
+        # Other processes write bytecode meanwhile, first under names that do not end in .pyc.
+        if "__pycache__" in path.parts or path.suffix == ".so" or path.name == "_built.json":
+            continue
+        if path.is_file():
             found.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
