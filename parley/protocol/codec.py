@@ -159,7 +159,10 @@ def _framed(message: Message, version: int, out: bytearray, parts: list[Buffer])
     out = _append(message, version, out, parts)
     if out:
         parts.append(out)
-    _SIZE.pack_into(first, 0, sum(map(len, parts)) - _SIZE.size)
+    size = -_SIZE.size
+    for part in parts:
+        size += len(part)
+    _SIZE.pack_into(first, 0, size)
     return parts
 
 

@@ -399,10 +399,27 @@ def _frozen_class(cls: type[Any]) -> type[Any]:
     return frozen
 
 
+def constructor(cls: type[S]) -> type[S]:
+    """Return a function that does the same as calling the class, in half the time.
+
+    Python passes keyword arguments to a class in a dictionary, and to a function without one.
+    """
+    scope: dict[str, Any] = {"_class": cls, "_new": object.__new__}
+    function: Any = _generated("constructor(*, ", cls, ["    self = _new(_class)"], ["    return self"], scope)
+    made: type[S] = function
+    return made
+
+
 def _make_init(cls: type[Struct]) -> Callable[..., None]:
-    """Generate the constructor of a class, with one keyword-only parameter for each field."""
-    scope: dict[str, Any] = {"_fresh": _MISSING}
-    parameters, body = [], []
+    """Generate the ``__init__`` of a class."""
+    init: Callable[..., None] = _generated("__init__(self, *, ", cls, [], [], {})
+    return init
+
+
+def _generated(head: str, cls: type[Struct], before: list[str], after: list[str], scope: dict[str, Any]) -> Any:
+    """Generate a function that sets each field of ``self`` to the value of its keyword-only parameter."""
+    scope["_fresh"] = _MISSING
+    parameters, body = [], list(before)
     for declared in cls.fields():
         name = declared.name
         if declared.required:
@@ -417,11 +434,11 @@ def _make_init(cls: type[Struct]) -> Callable[..., None]:
             scope[f"_default_{name}"] = default
             parameters.append(f"{name}=_default_{name}")
             body.append(f"    self.{name} = {name}")
-    source = [f"def __init__(self, *, {', '.join([*parameters, 'unknown_tags=()'])}):", *body]
-    exec("\n".join([*source, "    self.unknown_tags = unknown_tags"]), scope)
-    init: Callable[..., None] = scope["__init__"]
-    init.__qualname__ = f"{cls.__qualname__}.__init__"
-    return init
+    source = [f"def {head}{', '.join([*parameters, 'unknown_tags=()'])}):", *body]
+    exec("\n".join([*source, "    self.unknown_tags = unknown_tags", *after]), scope)
+    made = scope[head.partition("(")[0]]
+    made.__qualname__ = f"{cls.__qualname__}.{made.__name__}"
+    return made
 
 
 class Message(Struct):

@@ -9,7 +9,7 @@ import pytest
 
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.messages.metadata import MetadataRequest
-from parley.protocol.schema import Data, Request, Struct, VersionRange, field, i16, i32
+from parley.protocol.schema import Data, Request, Struct, VersionRange, constructor, field, i16, i32
 
 
 class Sample(Data, versions="0-2", flexible="1+"):
@@ -57,6 +57,20 @@ def test_default_lists_are_not_shared() -> None:
     one, other = Sample(parts=[]), Sample(parts=[])
     one.numbers.append(1)
     assert other.numbers == []
+
+
+def test_a_constructor_does_the_same_as_the_class() -> None:
+    new_sample = constructor(Sample)
+    made = new_sample(parts=[], name=None)
+    assert type(made) is Sample
+    assert made == Sample(parts=[], name=None)
+    assert new_sample(parts=[], unknown_tags=((1, b"x"),)) == Sample(parts=[], unknown_tags=((1, b"x"),))
+    made.numbers.append(1)
+    assert new_sample(parts=[]).numbers == []
+    with pytest.raises(TypeError, match="parts"):
+        new_sample()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="other"):
+        new_sample(parts=[], other=1)  # type: ignore[call-arg]
 
 
 def test_equality_and_looks() -> None:
