@@ -149,24 +149,27 @@ def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
 
 
 def with_blank_checksum(data: bytes) -> bytes:
-    """Return the contents of a checkpoint file with the CRC-32C of its text at the end of the last line.
+    """Return the contents of a file with the CRC-32C of its text at the end of the last line.
 
     Each bit is a space or a tab, which Apache Kafka ignores there. In ``leader-epoch-checkpoint``, Kafka accepts no
-    line that is not an epoch. A file without entries has no checksum, because Kafka reads its last line as a number.
+    line that is not an epoch. A checkpoint without entries gets no checksum, because Kafka reads its last line as a
+    number.
     """
     text = data.removesuffix(b"\n")
     return text + _blanks(crc32c(text)) + b"\n" if text.count(b"\n") > 1 else data
 
 
-def verify_blank_checksum(data: bytes) -> None:
-    """Raise ``MalformedCheckpoint`` if the last line ends with blanks that are not the checksum of the text.
+def verify_blank_checksum(data: bytes) -> bool:
+    """Return True if the last line ends with the checksum of the text, or False if it does not end with blanks.
 
-    An older version, or Apache Kafka, writes no blanks there.
+    An older version, or Apache Kafka, writes no blanks there. Raises ``MalformedCheckpoint`` if the blanks are not the
+    checksum.
     """
     line = data.removesuffix(b"\n")
     text = line.rstrip(b" \t")
     if len(text) < len(line) and line != text + _blanks(crc32c(text)):
         raise MalformedCheckpoint("its checksum is wrong")
+    return len(text) < len(line)
 
 
 def _blanks(crc: int) -> bytes:

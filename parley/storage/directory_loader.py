@@ -83,7 +83,7 @@ class DirectoryLoader:
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._cleaner_offsets: dict[TopicPartition, int] = {}
-        self._unnamed: dict[Path, tuple[UUID, int]] = {}  # logs whose ``partition.metadata`` lacks the partition
+        self._outdated: dict[Path, tuple[UUID, int]] = {}  # logs whose ``partition.metadata`` is of an older version
 
     def prepare(self, cluster_id: str, broker_id: int) -> None:
         """Lock the directory and read its contents. An ``OSError`` takes it offline.
@@ -160,7 +160,7 @@ class DirectoryLoader:
         if not self.directory.online:
             return
         try:
-            rewrite_partition_metadata(self._unnamed)
+            rewrite_partition_metadata(self._outdated)
             if not self._same_boot:
                 if self._is_kafkas and self.logs:
                     self.directory.recovery_points.write({key: log.recovery_point for key, log in self.logs.items()})
@@ -214,12 +214,12 @@ class DirectoryLoader:
     def _check_partition(self, path: Path, metadata: PartitionMetadata, partition: int) -> None:
         """Raise MisplacedLog if the log in ``path`` belongs to another partition of its topic.
 
-        If its ``partition.metadata`` does not contain a partition, ``finish`` adds this one, for all later startups.
+        If its ``partition.metadata`` lacks the partition or the checksum, ``finish`` adds them, for all later startups.
         """
         found = metadata.partition
-        if found is None:
-            self._unnamed[path] = metadata.topic_id, partition
-        elif found != partition:
+        if not metadata.has_checksum:
+            self._outdated[path] = metadata.topic_id, partition
+        if found is not None and found != partition:
             raise MisplacedLog(
                 f"{path} contains the log of partition {found}, according to its {PARTITION_FILE}: folders were "
                 f"swapped or renamed. Rename the folder so that it ends in -{found}. If only the file is damaged, "

@@ -1,7 +1,9 @@
 """``partition.metadata``: the topic id (KIP-516) and the partition that a partition's directory belongs to.
 
-The id distinguishes a topic from an earlier, deleted topic of the same name. Parley adds the line with the partition,
-which Apache Kafka ignores: nothing else in a log shows that the directories of two partitions of a topic were swapped.
+The id distinguishes a topic from an earlier, deleted topic of the same name. Parley adds a line that Apache Kafka
+ignores. It contains the partition, because nothing else in a log shows that the directories of two partitions of a
+topic were swapped. It ends with a checksum (``with_blank_checksum``), because a log with an altered id would belong to
+no topic.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from pathlib import Path
 
 from parley.light_dataclasses import dataclass
 from parley.protocol.uuids import UUID
-from parley.storage.checkpoints import write_atomically
+from parley.storage.checkpoints import (
+    MalformedCheckpoint,
+    verify_blank_checksum,
+    with_blank_checksum,
+    write_atomically,
+)
 from parley.storage.meta_properties import MalformedIdentity
 
 PARTITION_FILE = "partition.metadata"
@@ -47,6 +54,8 @@ class PartitionMetadata:
     topic_id: UUID
     partition: int | None
     """None if Apache Kafka or an older version of Parley wrote the file."""
+    has_checksum: bool = True
+    """False if Apache Kafka or an older version of Parley wrote the file."""
 
 
 def read_partition_metadata(partition_directory: Path) -> PartitionMetadata | None:
@@ -54,10 +63,21 @@ def read_partition_metadata(partition_directory: Path) -> PartitionMetadata | No
 
     Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
     """
-    match = _read(partition_directory / PARTITION_FILE)
-    return (
-        None if match is None else PartitionMetadata(decode_id(match[2]), None if match[3] is None else int(match[3]))
-    )
+    path = partition_directory / PARTITION_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    match = _PARTITION.fullmatch(data.decode("latin-1"))
+    if match is None:
+        raise MalformedIdentity(f"{path} is malformed: it must contain a version and a topic_id")
+    if match[1] != "0":
+        raise MalformedIdentity(f"{path} has unknown version {match[1]}")
+    try:
+        has_checksum = verify_blank_checksum(data)
+    except MalformedCheckpoint as error:
+        raise MalformedIdentity(f"{path} is malformed: {error}") from None
+    return PartitionMetadata(decode_id(match[2]), None if match[3] is None else int(match[3]), has_checksum)
 
 
 def write_partition_metadata(partition_directory: Path, topic_id: UUID, partition: int) -> None:
@@ -80,17 +100,4 @@ def rewrite_partition_metadata(files: Mapping[Path, tuple[UUID, int]]) -> None:
 
 
 def _encode(topic_id: UUID, partition: int) -> bytes:
-    return f"version: 0\ntopic_id: {encode_id(topic_id)}\npartition: {partition}".encode()
-
-
-def _read(path: Path) -> re.Match[str] | None:
-    try:
-        text = path.read_bytes().decode("latin-1")
-    except FileNotFoundError:
-        return None
-    match = _PARTITION.fullmatch(text)
-    if match is None:
-        raise MalformedIdentity(f"{path} is malformed: it must contain a version and a topic_id")
-    if match[1] != "0":
-        raise MalformedIdentity(f"{path} has unknown version {match[1]}")
-    return match
+    return with_blank_checksum(f"version: 0\ntopic_id: {encode_id(topic_id)}\npartition: {partition}\n".encode())

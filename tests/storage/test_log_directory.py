@@ -185,10 +185,30 @@ def test_the_topic_id_is_kept_in_kafkas_format(tmp_path: Path) -> None:
     topic_id = UUID("12345678-9abc-def0-1234-56789abcdef0")
     assert read_partition_metadata(tmp_path) is None
     write_partition_metadata(tmp_path, topic_id, 5)
-    assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A\npartition: 5"
+    lines = [line.rstrip() for line in (tmp_path / "partition.metadata").read_text().splitlines()]
+    assert lines == ["version: 0", "topic_id: EjRWeJq83vASNFZ4mrze8A", "partition: 5"]
     assert read_partition_metadata(tmp_path) == PartitionMetadata(topic_id, 5)
-    (tmp_path / "partition.metadata").write_text("version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A")
-    assert read_partition_metadata(tmp_path) == PartitionMetadata(topic_id, None), "as Apache Kafka writes it"
+    (tmp_path / "partition.metadata").write_text("\n".join(lines))
+    found = read_partition_metadata(tmp_path)
+    assert found == PartitionMetadata(topic_id, 5, has_checksum=False), "as older versions write it"
+    (tmp_path / "partition.metadata").write_text("\n".join(lines[:2]))
+    found = read_partition_metadata(tmp_path)
+    assert found == PartitionMetadata(topic_id, None, has_checksum=False), "as Apache Kafka writes it"
+
+
+def test_a_flipped_bit_alters_neither_the_topic_id_nor_the_partition(tmp_path: Path) -> None:
+    topic_id = UUID("12345678-9abc-def0-1234-56789abcdef0")
+    write_partition_metadata(tmp_path, topic_id, 12)
+    path = tmp_path / "partition.metadata"
+    written = path.read_bytes()
+    for bit in range(8 * len(written)):
+        flipped = bytearray(written)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with suppress(MalformedIdentity):
+            found = read_partition_metadata(tmp_path)
+            assert found is not None
+            assert (found.topic_id, found.partition) == (topic_id, 12), f"bit {bit}"
 
 
 @pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: EjRWeJq83vASNFZ4mrze8A", "version: 0\ntopic_id: short"])

@@ -469,19 +469,20 @@ async def test_exchanged_directories_of_two_partitions_are_refused(home: Home) -
         assert sorted(log.partition for log in manager.logs) == [0, 1]
 
 
-async def test_the_first_start_writes_the_partition_into_older_logs(home: Home) -> None:
+@pytest.mark.parametrize("lines", [2, 3], ids=["as Apache Kafka writes it", "without a checksum"])
+async def test_the_first_start_writes_the_partition_and_a_checksum_into_older_logs(home: Home, lines: int) -> None:
     home = Home(home.paths[:1])
     async with home.opened() as manager:
         for index in range(2):
             append(await manager.get_or_create("topic", index, topic_id=TOPIC_ID), b"%d" % index)
     files = [home.paths[0] / name / "partition.metadata" for name in ("topic-0", "topic-1")]
     for file in files:
-        file.write_text(file.read_text().rpartition("\n")[0])  # as Apache Kafka writes it
+        file.write_text("\n".join(line.rstrip() for line in file.read_text().splitlines()[:lines]))
     seen = []
     for _ in range(2):
         async with home.opened():
-            seen.append([(file.read_text()[-12:], file.stat().st_ino) for file in files])
-    assert [text for text, _ in seen[0]] == ["partition: 0", "partition: 1"]
+            seen.append([(read_partition_metadata(file.parent), file.stat().st_ino) for file in files])
+    assert [found for found, _ in seen[0]] == [PartitionMetadata(TOPIC_ID, index) for index in range(2)]
     assert seen[0] == seen[1], "they are not written again"
     exchange(files[0].parent, files[1].parent)
     with pytest.raises(MisplacedLog):

@@ -418,8 +418,11 @@ class HostedPartitions:
             await self._delete(partition)
 
     async def _log_of(self, partition: Partition, is_new: bool, unproven_since: int | None) -> Log | None:
-        """Return a partition's log, or None if the partition is no longer hosted. The log of an earlier topic with the
-        same name is deleted."""
+        """Return a partition's log, or None if the partition is no longer hosted.
+
+        The log of another topic with the same name is set aside. It is deleted only if the cluster remembers that it
+        deleted that topic: an altered file, or a store that was set back, must not cost the log.
+        """
         topic, index = partition.topic, partition.index
         while self.hosts(partition):
             if topic in self._removals:  # an earlier topic of that name has been deleted
@@ -437,7 +440,6 @@ class HostedPartitions:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                     raise
             other = self._logs.get(topic, index)
-            if other is not None and self.hosts(partition):
-                _log.warning("removing the log of a deleted topic", extra={"topic": topic, "partition": index})
-                await self._logs.delete(topic, index, topic_id=other.topic_id)
+            if other is not None and other.topic_id is not None and self.hosts(partition):
+                await self._logs.set_stray_aside(topic, index, topic_id=other.topic_id)
         return None

@@ -35,6 +35,7 @@ from parley.storage.log_config import DAY_MS
 from parley.storage.log_manager import LogManager
 from parley.storage.new_log import NewLog
 from tests.broker.api.bench import BROKER, OTHER, Bench
+from tests.storage.logs import append
 
 
 async def create(client: Client, topics: Mapping[str, int], **configs: str) -> None:
@@ -255,13 +256,24 @@ async def test_partitions_that_are_being_opened_get_a_new_configuration(
         assert [log.config.retention_ms for log in broker.server.parts.logs.logs] == [1234] * 2 * OPENED_IN_A_TURN
 
 
-async def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("was_deleted", [True, False])
+async def test_the_log_of_another_topic_of_the_name_is_removed_only_if_that_topic_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_deleted: bool
+) -> None:
+    """Its file with the topic id may be altered, or the store may have forgotten the topic."""
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
-        stray = await broker.server.parts.logs.get_or_create("x", 0, topic_id=UUID(int=7))
+        logs = broker.server.parts.logs
+        monkeypatch.setattr(logs, "was_deleted", lambda topic_id: was_deleted)
+        other = await logs.get_or_create("x", 0, topic_id=UUID(int=7))
+        append(other, b"of another topic")
         await create(client, {"x": 1})
         assert await produce(client, "x") == ErrorCode.NONE
         assert await offsets(client, "x") == [(ErrorCode.NONE, 1)]
-        assert stray not in broker.server.parts.logs.logs
+        assert other not in logs.logs
+        kept = [name for name in os.listdir(tmp_path) if name.startswith("x-0.")]
+        assert [name.rpartition("-")[2] for name in kept] == ([] if was_deleted else ["stray"])
+        for name in kept:
+            assert b"of another topic" in (tmp_path / name / "00000000000000000000.log").read_bytes()
 
 
 async def test_logs_of_a_deleted_topic_are_removed_a_few_at_a_time_and_its_name_can_be_used_again(
@@ -287,7 +299,7 @@ async def test_logs_of_a_deleted_topic_are_removed_a_few_at_a_time_and_its_name_
         assert await offsets(client, "t", count) == [(ErrorCode.NONE, 0)] * count
         assert await produce(client, "t", count - 1) == ErrorCode.NONE
     assert most == REMOVED_AT_A_TIME
-    assert "removing the log of a deleted topic" not in caplog.messages
+    assert not [line for line in caplog.messages if "stray" in line]
 
 
 @pytest.mark.parametrize("is_written", [False, True])

@@ -80,11 +80,6 @@ _REPLICATION: Final = Section(
             "Repair the disk or the permissions of the folder.",
         ),
         Line(
-            "removing the log of a deleted topic",
-            "The topic was created again while this broker was down.",
-            NOTHING,
-        ),
-        Line(
             "failed to move a replica",
             "A replica could not move to another log directory, for the `reason`. It stays in its directory.",
             "Correct the cause, and start the move again.",
@@ -231,7 +226,7 @@ _DIRECTORIES: Final = Section(
         Line(
             "a stray log is set aside: remove it if its records are not needed",
             "A log of a partition that was moved away while the broker was down, or of a topic that the cluster "
-            "does not know. Its name now ends in `-stray`.",
+            "does not know, perhaps an earlier topic of the same name. Its name now ends in `-stray`.",
             "Remove it, if its records are not needed.",
         ),
         Line(
