@@ -17,7 +17,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from parley.protocol.topic_partition import TopicPartition
-from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically
+from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, read, whole_number, write, write_atomically
 
 BOOT_FILE = ".boot-id"
 """A file in each log directory: the id of the boot during which a broker last recovered the directory."""
@@ -73,7 +73,7 @@ def note_power_cut(directory: Path, logs: Collection[TopicPartition]) -> None:
     file is removed. Raises ``OSError``."""
     path = directory / POWER_CUT_FILE
     if logs:
-        write_atomically(path, encode(f"{topic} {partition}" for topic, partition in logs))
+        write(path, (f"{topic} {partition}" for topic, partition in logs))
     else:
         path.unlink(missing_ok=True)
 

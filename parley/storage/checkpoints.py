@@ -6,9 +6,9 @@ Rules:
    directory is synced. A crash leaves the old file or the new one, never a mixture.
 2. A malformed file is treated as missing, and logged. Its contents can be recovered from the log (recovery points,
    leader epochs) or are safe to lose.
-3. Kafka's format has no checksum. Parley adds one to files with the offsets of many logs, and to the leader epochs of a
-   log: an altered log start would hide records, an altered high watermark would raise a false alarm, and followers
-   would keep records that differ from their leader's after an altered leader epoch.
+3. Kafka's format has no checksum, so Parley adds one: an altered log start would hide records, an altered high
+   watermark would raise a false alarm, and followers would keep records that differ from their leader's after an
+   altered leader epoch. The files of ``OffsetCheckpoint`` contain a line with it, those of ``write`` blanks.
 4. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
@@ -131,21 +131,37 @@ def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
     return [entry(line.split()) for line in lines[2:]]
 
 
+def write(path: Path, lines: Iterable[str]) -> None:
+    """Replace the checkpoint file at ``path``, with one entry per line and a checksum. Blocks until it is on disk.
+
+    Raises ``OSError``.
+    """
+    write_atomically(path, with_blank_checksum(encode(lines)))
+
+
 def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
     """Return the entries of the checkpoint file at ``path``; none if it is missing or malformed (rule 2).
 
     Raises ``OSError`` if the disk fails.
     """
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    try:
-        verify_blank_checksum(data)
-        return decode(data, entry)
+        return read_well_formed(path, entry) or []
     except MalformedCheckpoint as error:
         _log.warning("%s is malformed (%s): treating it as missing", path, error)
         return []
+
+
+def read_well_formed(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry] | None:
+    """Return the entries of the checkpoint file at ``path``, or None if it is missing.
+
+    Raises ``MalformedCheckpoint``, and ``OSError`` if the disk fails.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    verify_blank_checksum(data)
+    return decode(data, entry)
 
 
 def with_blank_checksum(data: bytes) -> bytes:

@@ -23,16 +23,7 @@ from pathlib import Path
 
 from parley.light_dataclasses import dataclass
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
-from parley.storage.checkpoints import (
-    INT32_MAX,
-    INT64_MAX,
-    MalformedCheckpoint,
-    encode,
-    read,
-    whole_number,
-    with_blank_checksum,
-    write_atomically,
-)
+from parley.storage.checkpoints import INT32_MAX, INT64_MAX, MalformedCheckpoint, read, whole_number, write
 
 CHECKPOINT = "leader-epoch-checkpoint"
 
@@ -166,8 +157,7 @@ class LeaderEpochCache:
         with self._flushing:
             entries = self._entries
             if entries != self._flushed:
-                lines = encode(f"{entry.epoch} {entry.start_offset}" for entry in entries)
-                write_atomically(self.path, with_blank_checksum(lines))
+                write(self.path, (f"{entry.epoch} {entry.start_offset}" for entry in entries))
                 self._flushed = entries
 
     def _set(self, entries: tuple[EpochStart, ...]) -> None:

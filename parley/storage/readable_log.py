@@ -91,7 +91,7 @@ class ReadableLog:
         """Called, in any thread, for each damaged range that a read or ``verify_segment`` finds. The owner assigns it
         after ``open``, and then reads ``damage``, which contains the ranges found before."""
         self._tombstone_checkpoint = TombstoneCheckpoint(
-            self.directory / TOMBSTONE_CHECKPOINT, is_new=not loaded.is_written
+            self.directory / TOMBSTONE_CHECKPOINT, loaded.log_end_offset, is_new=not loaded.is_written
         )
         log = cast(ReadableLog, proxy(self))  # a part that refers to the log would keep a deleted log in memory
         self._integrity = LogIntegrity(

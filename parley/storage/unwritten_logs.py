@@ -23,7 +23,7 @@ from typing import Final
 from parley.light_dataclasses import dataclass
 from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
-from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically
+from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, read, whole_number, write, write_atomically
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import decode_id, encode_id
 from parley.storage.resource_exhaustion import with_room
@@ -81,7 +81,7 @@ class UnwrittenLogs:
 
     def write(self, logs: Mapping[TopicPartition, UnwrittenLog]) -> None:
         """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
-        write_atomically(self.path, encode(_line(*key, log) for key, log in logs.items()))
+        write(self.path, (_line(*key, log) for key, log in logs.items()))
         with self._lock:
             self._begun = {key: each for key, each in self._begun.items() if key in logs and logs[key].topic_id == each}
             lines = [_written_line(*key, topic_id) for key, topic_id in self._begun.items()]  # since ``logs`` was taken

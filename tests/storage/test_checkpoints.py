@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.protocol.uuids import UUID
+from parley.storage.boot_id import POWER_CUT_FILE, cut_by_power, note_power_cut
 from parley.storage.checkpoints import (
     INT64_MAX,
     LOG_START_OFFSETS,
@@ -22,7 +25,10 @@ from parley.storage.checkpoints import (
     encode,
     write_atomically,
 )
+from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTONE_CHECKPOINT
+from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.leader_epoch_cache import CHECKPOINT, EpochStart, LeaderEpochCache
+from parley.storage.unwritten_logs import UNWRITTEN_LOGS, UnwrittenLog, UnwrittenLogs
 from tests.support.faulty_files import only_below
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
@@ -258,15 +264,50 @@ def test_a_malformed_epoch_checkpoint_is_as_if_missing(tmp_path: Path, caplog: p
     assert "malformed" in caplog.text
 
 
-def test_a_flipped_bit_alters_no_leader_epoch(tmp_path: Path) -> None:
-    epochs = cache(tmp_path, (3, 0), (5, 100), (8, 108), (9, 1_000_000))
-    epochs.flush()
-    written = epochs.path.read_bytes()
+UNWRITTEN = {("topic", index): UnwrittenLog(UUID(int=7), is_moving=index == 1) for index in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "put", "get", "if_malformed"),
+    [
+        (
+            CHECKPOINT,
+            lambda path: cache(path.parent, (3, 0), (5, 100), (8, 108), (9, 1_000_000)).flush(),
+            lambda path: LeaderEpochCache(path).entries,
+            (),
+        ),
+        (
+            TOMBSTONE_CHECKPOINT,
+            lambda path: TombstoneCheckpoint(path, 0).set(123),
+            lambda path: TombstoneCheckpoint(path, 5000).up_to,
+            5000,
+        ),
+        (
+            POWER_CUT_FILE,
+            lambda path: note_power_cut(path.parent, [("one", 0), ("two", 12)]),
+            lambda path: cut_by_power(path.parent, [("one", 0), ("two", 12), ("three", 0)]),
+            {("one", 0), ("two", 12), ("three", 0)},
+        ),
+        (
+            UNWRITTEN_LOGS,
+            lambda path: UnwrittenLogs(path).write(UNWRITTEN),
+            lambda path: UnwrittenLogs(path).read(same_boot=False),
+            {},
+        ),
+    ],
+)
+def test_a_flipped_bit_is_never_read_as_another_value(
+    tmp_path: Path, name: str, put: Callable[[Path], None], get: Callable[[Path], object], if_malformed: object
+) -> None:
+    path = tmp_path / name
+    put(path)
+    written, expected = path.read_bytes(), get(path)
+    assert expected != if_malformed
     for bit in range(8 * len(written)):
         flipped = bytearray(written)
         flipped[bit // 8] ^= 1 << bit % 8
-        epochs.path.write_bytes(flipped)
-        assert LeaderEpochCache(epochs.path).entries in ((), epochs.entries), f"bit {bit}"
+        path.write_bytes(flipped)
+        assert get(path) in (expected, if_malformed), f"bit {bit}"
 
 
 @pytest.mark.parametrize("text", ["0\n2\n3 40\n5 90\n", "0\n2\n3 40\n5 90", "0\r\n2\r\n3 40\r\n5 90\r\n"])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.runtime.tasks import race
 from parley.light_dataclasses import dataclass
+from parley.protocol.records.crc32c import crc32c
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import INT32_MAX, sync_directory, sync_file, write_atomically
 
@@ -41,6 +42,7 @@ the range above this value still allows for a million elections."""
 ID_MAX = 1 << 62
 """The highest broker epoch, metadata version and producer id that are accepted as plausible. The protocol's fields are
 int64."""
+_CHECKSUM = "crc32c"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class KnownEpochs:
             "producer_ids_end": self.producer_ids_end,
             "leader_epoch": self.leader_epoch,
         }
-        return json.dumps(fields).encode() + b"\n"
+        return json.dumps({**fields, _CHECKSUM: _checksum(fields)}).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KnownEpochs:
@@ -88,6 +90,10 @@ class KnownEpochs:
             fields = json.loads(data)
         except RecursionError as error:
             raise ValueError("the JSON is nested too deeply") from error
+        if not isinstance(fields, dict):
+            raise ValueError("it is not a JSON object")
+        if fields.pop(_CHECKSUM, None) not in (None, _checksum(fields)):  # None in files of earlier versions
+            raise ValueError("its checksum is wrong")
 
         def number(name: str, highest: int) -> int:
             value = fields[name]
@@ -104,6 +110,10 @@ class KnownEpochs:
         return cls(
             term, number("broker_epoch", ID_MAX), number("producer_ids_end", ID_MAX), number("leader_epoch", EPOCH_MAX)
         )
+
+
+def _checksum(fields: Mapping[str, object]) -> int:
+    return crc32c(json.dumps(fields).encode())
 
 
 def read_known_epochs(directories: Sequence[Path]) -> KnownEpochs:

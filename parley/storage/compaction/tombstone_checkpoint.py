@@ -5,14 +5,19 @@ Rules:
 1. Below this offset, tombstones and transaction markers may have been removed. The log contains no record that a
    removed tombstone deletes, and no batch of a transaction that a removed marker ends.
 2. The offset is on disk before a tombstone is removed. It is lowered on disk before the log is truncated below it.
+3. If the file is malformed, tombstones may be missing from the whole log. With a lower offset, a replica that was away
+   would keep the records that the missing tombstones delete, and show them as leader.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
-from parley.storage.checkpoints import INT64_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically
+from parley.storage.checkpoints import INT64_MAX, MalformedCheckpoint, read_well_formed, whole_number, write
+
+_log = logging.getLogger(__name__)
 
 CHECKPOINT: Final = "removed-tombstones-checkpoint"
 
@@ -20,15 +25,22 @@ CHECKPOINT: Final = "removed-tombstones-checkpoint"
 class TombstoneCheckpoint:
     """The offset of one log (``up_to``). Reads the file at ``path``; without a file, no tombstone was removed."""
 
-    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+    def __init__(self, path: Path, log_end: int, *, is_new: bool = False) -> None:
         """``is_new`` means that the log has no files yet, so the checkpoint is not read."""
         self.path = path
-        self.up_to = 0 if is_new else max(read(path, _offset), default=0)
+        self.up_to = 0 if is_new else self._read(log_end)
+
+    def _read(self, log_end: int) -> int:
+        try:
+            return max(read_well_formed(self.path, _offset) or (0,))
+        except MalformedCheckpoint as error:
+            _log.warning("%s is malformed (%s): tombstones may be missing from the whole log", self.path, error)
+            return log_end
 
     def set(self, offset: int) -> None:
         """Set the offset, and block until it is on disk. Raises ``OSError``."""
         if offset != self.up_to:
-            write_atomically(self.path, encode([str(offset)]))
+            write(self.path, [str(offset)])
             self.up_to = offset
 
 

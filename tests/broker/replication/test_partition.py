@@ -350,7 +350,7 @@ async def test_an_unfinished_copy_that_leads_appends_records_with_tombstones_of_
     log.truncate_fully_and_start_at(0, tombstones_removed_up_to=1000)
     bench.alter("t", leader=BROKER)
     assert log.tombstones_removed_up_to == 0
-    assert TombstoneCheckpoint(log.directory / CHECKPOINT).up_to == 0
+    assert TombstoneCheckpoint(log.directory / CHECKPOINT, 0).up_to == 0
 
 
 async def test_the_high_watermark_advances_when_fewer_replicas_are_required(bench: Bench) -> None:

@@ -199,7 +199,7 @@ def test_the_offset_of_removed_tombstones_is_on_disk_before_they_are_removed(
     rename = Segment.rename
 
     def note_and_rename(segment: Segment, suffix: str) -> None:
-        stored.append(TombstoneCheckpoint(log.directory / CHECKPOINT).up_to)
+        stored.append(TombstoneCheckpoint(log.directory / CHECKPOINT, 0).up_to)
         rename(segment, suffix)
 
     monkeypatch.setattr(Segment, "rename", note_and_rename)
@@ -231,11 +231,25 @@ def test_tombstones_and_markers_that_a_replica_has_yet_to_fetch_stay(log: Log) -
     assert [header.base_offset for header in headers_of(log) if header.is_control] == []
 
 
-def test_a_malformed_offset_of_removed_tombstones_counts_as_none(tmp_path: Path) -> None:
+def test_with_a_malformed_checkpoint_tombstones_may_be_missing_from_the_whole_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / CHECKPOINT
+    assert TombstoneCheckpoint(path, 9).up_to == 0
     for data in (b"0\n1\n7 8\n", b"0\n1\nx\n", b"\xff"):
         path.write_bytes(data)
-        assert TombstoneCheckpoint(path).up_to == 0
+        assert TombstoneCheckpoint(path, 9).up_to == 9
+    assert "tombstones may be missing" in caplog.text
+    path.write_bytes(b"0\n1\n7\n")  # as an older version writes it
+    assert TombstoneCheckpoint(path, 9).up_to == 7
+
+
+def test_a_log_with_a_malformed_checkpoint_sends_its_end(log: Log) -> None:
+    put(log, (b"a", b"1"), (b"b", b"2"))
+    (log.directory / CHECKPOINT).write_bytes(b"0\n1\nx\n")
+    again = reopened(log, clean=True)
+    assert again.tombstones_removed_up_to == again.log_end_offset == 2
+    again.close()
 
 
 def test_a_batch_of_more_keys_than_the_table_takes_is_reported(log: Log) -> None:

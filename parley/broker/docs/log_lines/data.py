@@ -331,6 +331,12 @@ _RECOVERY: Final = Section(
             "Check the disk if it happens again.",
         ),
         Line(
+            "... is malformed (...): tombstones may be missing from the whole log",
+            "The `removed-tombstones-checkpoint` of a log was damaged. A replica that has fetched less than this log "
+            "contained at the broker's start fetches its whole log again.",
+            "Check the disk if it happens again.",
+        ),
+        Line(
             "... is malformed: treating it as missing",
             "The file of appended epochs was damaged; it is rebuilt.",
             "Check the disk if it happens again.",
