@@ -1,8 +1,9 @@
 """Writes log lines about partitions without a leader: what they wait for, and what the operator can do.
 
-* A partition that waits for reports of replicas that may have lost records is logged immediately. A partition that
-  waits for an eligible replica is logged only after ``RESTART_S``: the broker may be restarting, or the cluster may be
-  starting.
+* A partition that waits for reports of replicas that may have lost records is logged immediately, but not in the first
+  ``RESTART_S`` of the controller's term: after a restored store, for example, all brokers are still starting.
+* A partition that waits for an eligible replica is logged only after it has waited for ``RESTART_S``: the broker may be
+  restarting, or the cluster may be starting.
 * A line is repeated at growing intervals while any partition waits, and immediately if the awaited brokers change.
 """
 
@@ -43,17 +44,19 @@ class Wait:
     brokers: tuple[int, ...]
     """The brokers whose return or report is awaited. If empty, only an operator can have a leader elected."""
     is_ordinary: bool = False
-    """True if the wait also occurs when brokers restart without trouble. It is logged only after ``RESTART_S``."""
+    """True if the wait also occurs when brokers restart without trouble. It is logged only if it lasts for
+    ``RESTART_S``."""
 
 
 class LeaderlessLog:
-    """Logs what partitions without a leader wait for, while this broker is the controller."""
+    """Logs what partitions without a leader wait for, during one term of this broker as the controller."""
 
     def __init__(self, metadata: Metadata, monotonic: Callable[[], float]) -> None:
         self._metadata = metadata
         self._monotonic = monotonic
         self._waits: dict[tuple[str, int], Wait] = {}
         self._since_s: dict[tuple[str, int], float] = {}
+        self._first_s: float | None = None  # the time of the first ``note``, at the beginning of the term
         self._lines = {message: _Line(message, monotonic) for message in (_AWAITS_BROKERS, _AWAITS_OPERATOR)}
 
     async def run(self) -> None:
@@ -68,10 +71,11 @@ class LeaderlessLog:
         states = ((key, image.partition(*key)) for key in waits)
         self._waits = {key: waits[key] for key, state in states if state is not None and state.leader == NO_LEADER}
         self._since_s = {key: self._since_s.get(key, now) for key in self._waits}
+        first_s = self._first_s = now if self._first_s is None else self._first_s
         lasting = {
             key: wait
             for key, wait in self._waits.items()
-            if not wait.is_ordinary or now - self._since_s[key] >= RESTART_S
+            if now - (self._since_s[key] if wait.is_ordinary else first_s) >= RESTART_S
         }
         self._lines[_AWAITS_BROKERS].note({key: wait for key, wait in lasting.items() if wait.brokers})
         self._lines[_AWAITS_OPERATOR].note({key: wait for key, wait in lasting.items() if not wait.brokers})

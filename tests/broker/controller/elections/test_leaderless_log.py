@@ -19,11 +19,13 @@ REPORT, RETURN, OPERATOR = Wait((3,)), Wait((3,), is_ordinary=True), Wait((), is
 
 
 class Bench:
-    """A log of an image with two partitions, and a clock."""
+    """A log of an image with two partitions, and a clock. The term began ``RESTART_S`` ago, or later."""
 
-    def __init__(self, first: PartitionState = ORPHAN) -> None:
-        self.now_s = 1000.0
+    def __init__(self, first: PartitionState = ORPHAN, *, since_s: float = RESTART_S) -> None:
+        self.now_s = 1000.0 - since_s
         self.log = LeaderlessLog(Metadata(image_with(first, ORPHAN)), lambda: self.now_s)
+        self.log.note({})
+        self.now_s = 1000.0
 
     def note(self, wait: Wait, *, after_s: float = 0.0) -> None:
         self.now_s += after_s
@@ -39,6 +41,15 @@ def test_an_awaited_report_is_logged_at_once_with_brokers_and_topics(caplog: pyt
         "topics": TOPIC,
         "brokers": [3],
     }
+
+
+def test_brokers_may_be_starting_when_a_term_begins(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(since_s=0)
+    bench.note(REPORT, after_s=1)
+    bench.note(REPORT, after_s=RESTART_S - 2)
+    assert not caplog.records
+    bench.note(REPORT, after_s=1)
+    assert [line.__dict__["brokers"] for line in caplog.records] == [[3]]
 
 
 def test_an_eligible_replica_is_named_only_if_its_broker_stays_away(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,6 +99,9 @@ def test_a_partition_that_has_a_leader_by_now_is_not_named(caplog: pytest.LogCap
 def test_a_long_list_of_topics_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     topics = [TopicCreated(TopicImage(f"t{i}", UUID(int=100 + i), (ORPHAN,))) for i in range(7)]
     metadata = Metadata(image_with().with_changes(topics))
-    LeaderlessLog(metadata, lambda: 0.0).note({(f"t{i}", 0): REPORT for i in range(7)})
+    times = iter((0.0, RESTART_S, RESTART_S))
+    log = LeaderlessLog(metadata, lambda: next(times))
+    log.note({})
+    log.note({(f"t{i}", 0): REPORT for i in range(7)})
     (line,) = caplog.records
     assert (line.__dict__["partitions"], line.__dict__["topics"]) == (7, "t0, t1, t2, t3, t4, ...")

@@ -95,8 +95,9 @@ async def test_a_new_controller_recovers_leaderless_partitions(
 
 
 async def test_a_recovery_asks_nobody_until_the_last_known_replicas_are_alive(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(leaderless_log, "RESTART_S", 0)
     image = image_with(PartitionState((1, 2, 3), (), NO_LEADER, 5, 7, last_known_elr=(1, 3)), fenced=[3])
     bench = Bench(image)
     bench.logs = dict.fromkeys((1, 3), INTACT)
@@ -197,6 +198,7 @@ async def test_a_single_replica_whose_broker_sent_no_report_waits_for_it_and_say
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unclean_recovery, "RETRY_S", 0.001)
+    monkeypatch.setattr(leaderless_log, "RESTART_S", 0)
     bench, killed = killed_without_report(PartitionState((1,), (1,), 1, 5, 7))
     async with running(bench):
         await bench.controller.submit(lambda image: register_broker(image, killed, None, balanced))
