@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -125,7 +125,7 @@ class Terminal:
         """What the command prints. It must end with exit code 0."""
         if shlex.split(command) == ["parley", "start"]:
             return self._start()
-        typed = command.replace(_PORT, str(self.port)).replace(_METRICS_PORT, str(self.metrics_port))
+        typed = _exchanged(command, {_PORT: str(self.port), _METRICS_PORT: str(self.metrics_port)})
         done = subprocess.run(
             ["bash", "-c", _SHELL + typed], cwd=self.folder, env=self._environment, text=True, timeout=120,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
@@ -145,11 +145,20 @@ class Terminal:
         return self._as_shown("\n".join(self.broker.summary))
 
     def _as_shown(self, text: str) -> str:
-        return text.replace(str(self.port), _PORT).replace(str(self.metrics_port), _METRICS_PORT)
+        return _exchanged(text, {str(self.port): _PORT, str(self.metrics_port): _METRICS_PORT})
 
     def close(self) -> None:
         if self.broker is not None:
             self.broker.stop()
+
+
+def _exchanged(text: str, ports: Mapping[str, str]) -> str:
+    """Replace ports, but not digits of a longer number, or of a port that has just been put in."""
+    return re.sub(rf"\b({'|'.join(ports)})\b", lambda found: ports[found[0]], text)
+
+
+def test_only_whole_ports_are_exchanged() -> None:
+    assert _exchanged("h:9092 h:9464 t=190921", {"9092": "19464", "9464": "19092"}) == "h:19464 h:19092 t=190921"
 
 
 def check(command: str, printed: str, shown: list[str]) -> None:
