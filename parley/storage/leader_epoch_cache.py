@@ -134,12 +134,21 @@ class LeaderEpochCache:
         if kept < len(self._entries):
             self._set(self._entries[:kept])
 
-    def remove_above(self, epoch: int, offset: int) -> None:
-        """Remove the epochs above ``epoch`` that start at or before ``offset``, and all later epochs, because a batch
-        at ``offset`` has ``epoch``."""
-        wrong = next((e.start_offset for e in self._entries if e.epoch > epoch and e.start_offset <= offset), None)
-        if wrong is not None:
-            self.truncate_from_end(wrong)
+    def correct(self, epoch: int, offset: int) -> bool:
+        """Remove the entries that a batch at ``offset`` with ``epoch`` contradicts, and all later entries. Returns True
+        if there were any.
+
+        A contradicted entry has a higher epoch for the batch's offset than the batch. Otherwise this broker, as a
+        leader, would send its followers wrong end offsets of epochs, and they would conclude that their logs diverge.
+        """
+        known = self.epoch_at(offset)
+        if known is None or not NO_EPOCH < epoch < known:
+            return False
+        _log.warning(
+            "%s is wrong: it has leader epoch %d for offset %d, whose batch has %d", self.path, known, offset, epoch
+        )
+        self.truncate_from_end(next(entry.start_offset for entry in self._entries if entry.epoch > epoch))
+        return True
 
     def truncate_from_start(self, offset: int) -> None:
         """Remove the epochs that ended at or before ``offset``; the epoch in force at ``offset`` now starts there."""

@@ -36,6 +36,14 @@ class LastKnown:
     is_kafkas: bool = False
     """True if only Apache Kafka has used the log directory. Any of its segments may end early then."""
 
+    def unflushed(self, end_offset: int) -> bool:
+        """Return True if the last shutdown was not clean and the segment that ends at ``end_offset`` was not synced."""
+        return not self.clean and end_offset > self.recovery_point
+
+    def in_doubt(self, end_offset: int) -> bool:
+        """Return True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
+        return self.unflushed(end_offset) and not self.same_boot
+
 
 @dataclass(frozen=True, slots=True)
 class LogState:

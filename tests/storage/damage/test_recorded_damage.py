@@ -246,7 +246,7 @@ def test_a_missing_range_behind_damage(tmp_path: Path, lost: str) -> None:
 @pytest.mark.parametrize(
     "stop_at",
     [
-        "parley.storage.recovery.Scan.run",
+        "parley.storage.recovery_scan.Scan.run",
         "parley.storage.segment.write_digest",
         "parley.storage.damage.recorded_damage.write_atomically",
     ],

@@ -38,7 +38,7 @@ from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 from parley.protocol.records.batch import assemble, build, records
 from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, read_header
-from parley.storage import checkpoints, durability, producer_snapshots, recovery, segments
+from parley.storage import checkpoints, durability, producer_snapshots, segments, trusted_segments
 from parley.storage.compaction import compactor
 from parley.storage.compaction._offset_map import OffsetMap, note_keys
 from parley.storage.compaction.compacted_batches import Batch, with_records
@@ -46,6 +46,7 @@ from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.damage.log_integrity import LogIntegrity
 from parley.storage.log import Log
 from parley.storage.meta_properties import DirectoryIdentity
+from parley.storage.recovery_scan import RecoveryScan
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
 from tests.tools.simulation import consumer_group_mutants as consumer
@@ -110,12 +111,12 @@ def serve_unverified(patch: pytest.MonkeyPatch) -> None:
 
 def believe_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """A recovery trusts the leader epochs in a segment without a digest."""
-    patch.setattr(recovery._Loader, "_are_epochs_covered", lambda self, segment: True)
+    patch.setattr(RecoveryScan, "_are_epochs_covered", lambda self, segment: True)
 
 
 def forget_epochs(patch: pytest.MonkeyPatch) -> None:
     """A log whose ``leader-epoch-checkpoint`` is lost after a clean shutdown knows no leader epochs."""
-    patch.setattr(recovery._Loader, "_scan_unknown_epochs", lambda self, segments: None)
+    patch.setattr(trusted_segments._Opener, "_scan_unknown_epochs", lambda self, segments: None)
 
 
 def accept_any_directory(patch: pytest.MonkeyPatch) -> None:
