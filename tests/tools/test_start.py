@@ -26,7 +26,7 @@ from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, DamagedStore, EmptyStore, Unavailable, UsedByOlderVersion
 from parley.storage.log_directory import LogDirectory
 from parley.storage.resource_exhaustion import MEMORY
-from parley.tools.cli import start
+from parley.tools.cli import start, start_failures
 from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED, CommandError
 from tests.support.preloaded import preloaded_command
 from tests.tools.conftest import Parley
@@ -188,7 +188,7 @@ def test_the_advised_address_keeps_the_protocol_and_the_other_listeners(error: O
         "sasl.enabled.mechanisms=PLAIN",
         "metrics.listener=[::1]:60000",
     )
-    told = start.why_not_started(error, start.configuration(None, settings))
+    told = start_failures.why_not_started(error, start.configuration(None, settings))
     assert told.endswith(f": --override {advised}")
     assert f"the key {advised.partition('=')[0]}" in told
 
@@ -199,11 +199,11 @@ def test_an_address_in_use_with_a_folder_in_use_is_one_advice(tmp_path: Path) ->
     config = start.configuration(None, ("listeners=PLAINTEXT://h:9093", f"log.dirs={tmp_path}"))
     folder = LogDirectory(tmp_path)
     folder.open("cluster", 1, Random(1))
-    told = start.why_not_started(error, config)
+    told = start_failures.why_not_started(error, config)
     folder.close()
     assert f"Another broker runs in {tmp_path}. Stop it, or " in told
     assert told.endswith(f"--override listeners=PLAINTEXT://h:19093 --override log.dirs={tmp_path}-2")
-    assert "log.dirs" not in start.why_not_started(error, config)
+    assert "log.dirs" not in start_failures.why_not_started(error, config)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_listener_that_is_open_to_other_machines_is_reported(settings: list[st
 
 
 def test_an_unexpected_error_is_one_line_too(caplog: pytest.LogCaptureFixture) -> None:
-    reason = start.why_not_started(KeyError("x"), start.configuration(None, []))
+    reason = start_failures.why_not_started(KeyError("x"), start.configuration(None, []))
     assert reason.startswith("KeyError('x'). This is a bug in Parley")
     assert "the start failed" in caplog.text
 
@@ -247,13 +247,13 @@ def test_the_exit_code_says_whether_a_restart_may_help(has_failed: bool, online:
     server: Any = SimpleNamespace(failed=asyncio.Event(), parts=SimpleNamespace(logs=logs), health=health, starved="")
     if has_failed:
         server.failed.set()
-    reason, found = start.why_it_ended(server)
+    reason, found = start_failures.why_it_ended(server)
     assert found == code
     assert (reason is None) == (code == 0)
     assert code != FAILED or reason == "the broker is no longer a member of the cluster: the store was wiped."
     if has_failed:
         server.starved = "the broker has been short of memory for 9.0 s. Give it more."
-        reason, found = start.why_it_ended(server)
+        reason, found = start_failures.why_it_ended(server)
         assert found == STARVED
         assert reason is not None
         assert reason.startswith(server.starved)
@@ -267,11 +267,11 @@ def test_the_exit_code_says_whether_a_restart_may_help(has_failed: bool, online:
     ],
 )
 def test_a_start_without_descriptors_or_memory_does_not_blame_the_disk(error: Exception, advice: str) -> None:
-    reason = start.why_not_started(error, start.configuration(None, []))
+    reason = start_failures.why_not_started(error, start.configuration(None, []))
     assert advice in reason
     assert "log.dirs" not in reason
-    assert start._code_of(error) == STARVED
-    assert start._code_of(OSError(errno.EACCES, "Permission denied")) == FAILED
+    assert start_failures.exit_code_of(error) == STARVED
+    assert start_failures.exit_code_of(OSError(errno.EACCES, "Permission denied")) == FAILED
 
 
 def test_a_limit_of_open_files_that_is_too_low_is_refused(
@@ -309,6 +309,6 @@ def test_a_shortage_that_no_caller_sees_is_recorded(monkeypatch: pytest.MonkeyPa
 )
 def test_a_store_that_is_down_is_no_reason_to_change_its_address(error: Exception, said: str, unsaid: str) -> None:
     """With another store, the broker would form a new cluster."""
-    reason = start.why_not_started(error, start.configuration(None, ["coordination.url=etcd://db1/k"]))
+    reason = start_failures.why_not_started(error, start.configuration(None, ["coordination.url=etcd://db1/k"]))
     assert said in reason
     assert unsaid not in reason
