@@ -11,6 +11,9 @@ A handshake takes a millisecond of CPU time (RSA), so its steps run in threads: 
 delay other connections. Received bytes are decrypted a few records at a time, in turns that all connections share.
 While received bytes wait for a turn, the socket is not read. docs/security.md, "What security costs", has the
 measurements.
+
+With ``ssl.ktls.enable``, the kernel encrypts once the handshake is complete. The connection then writes plaintext to
+the socket, as without TLS, and what OpenSSL wants to send is dropped.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from parley.broker.network.load import Load
 from parley.broker.network.tls_records import RecordEnds
 from parley.broker.runtime.states import step
 from parley.broker.security.principal import Principal
+from parley.broker.security.tls.kernel import KernelSending, send_closing_alert
 from parley.broker.security.tls.principal_mapping import NoRuleMatches
 from parley.broker.security.tls.server import ServerTls
 
@@ -144,6 +148,9 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._waits_for_turn = False
         self.last_active = owner.monotonic()
         """The monotonic time at which the socket was accepted, in seconds."""
+        self._kernel: KernelSending | None = None
+        self.kernel_encrypts = False
+        """True if the socket accepts plaintext, which the kernel encrypts."""
         self._raw: Any = None  # the transport, once there is one
         self._connection: Connection | None = None
         self._deadline: Deadline | asyncio.TimerHandle | None = None
@@ -252,6 +259,8 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
 
         Nothing else uses the TLS objects until the step is done.
         """
+        if self._kernel is None and self._tls.key_log is not None:
+            self._kernel = KernelSending(self._tls.key_log, self._arrived)
         self._handshake_bytes += self._feed_arrived(HANDSHAKE_RECORDS_AT_ONCE)
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX or self._idle_records > IDLE_RECORDS_MAX:
             self._fail_handshake("the handshake is too long")
@@ -270,19 +279,35 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
             return None
+        finally:
+            if self._kernel is not None:
+                self._kernel.note_secret()
         return self._tls.principal_of(self._ssl.getpeercert(binary_form=True))
 
     def _stepped(self, done: Done) -> None:
         self._is_stepping = False
         if self._state is not _HANDSHAKE:
             return
-        self._flush()
+        sent = self._flush()
         if done.error is not None:
             self._fail_handshake(_reason(done.error, "TLS handshake failed"))
         elif done.principal is not None:
+            self._let_kernel_encrypt(sent)
             self._agree(done.principal)
         elif self._arrived:
             self._continue_handshake()
+
+    def _let_kernel_encrypt(self, sent: bytes) -> None:
+        """Give the kernel the keys, if it can encrypt as agreed. ``sent`` is what OpenSSL has just sent.
+
+        Bytes that the socket has not accepted are encrypted already: then OpenSSL remains responsible.
+        """
+        cipher = self._ssl.cipher()
+        if self._kernel is None or cipher is None or self._raw.get_write_buffer_size():
+            return
+        self._kernel.prepare(self._ssl.version(), cipher[0], sent)
+        self.kernel_encrypts = self._kernel.begin(self._raw.get_extra_info("socket").setsockopt)
+        self._kernel = None
 
     def _agree(self, principal: Principal) -> None:
         try:
@@ -384,14 +409,22 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._owner.load.turns.used(took)
         return filled
 
-    def _flush(self) -> None:
-        if self._outgoing.pending and not self._raw.is_closing():
-            self._raw.write(self._outgoing.read())
+    def _flush(self) -> bytes:
+        """Send what OpenSSL has encrypted, and return it. It is dropped if the kernel encrypts."""
+        if not self._outgoing.pending or self._raw.is_closing():
+            return b""
+        data = self._outgoing.read()
+        if not self.kernel_encrypts:
+            self._raw.write(data)
+        return data
 
     # --- The transport of the connection ---
 
     def write(self, data: Any) -> None:
         if not data or self._state is not _OPEN:
+            return
+        if self.kernel_encrypts:
+            self._raw.write(data)
             return
         try:
             self._encrypt(data)
@@ -434,6 +467,9 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             with suppress(ssl.SSLError):  # do not wait for the client's closing alert
                 self._ssl.unwrap()
             self._flush()
+            if self.kernel_encrypts and not self._raw.get_write_buffer_size():
+                with suppress(OSError):  # a client that does not read gets no alert
+                    send_closing_alert(self._raw.get_extra_info("socket").fileno())
         was_open = self._state is _OPEN
         self._step(TlsEvent.CLOSE)
         if was_open:
@@ -449,7 +485,13 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         return self._state >= TlsState.CLOSING or self._raw.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._ssl if name == "ssl_object" else self._raw.get_extra_info(name, default)
+        """Return information about the transport. ``ssl_object`` is missing if the socket accepts plaintext."""
+        if name == "ssl_object":
+            return default if self.kernel_encrypts else self._ssl
+        return self._raw.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._raw.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
         return cast(int, self._raw.get_write_buffer_size())

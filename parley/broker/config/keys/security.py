@@ -153,6 +153,14 @@ class SecurityKeys(Keys, title="Security"):
         importance=LOW,
         since="3.7 (KIP-978)",
     )
+    ssl_ktls_enable = boolean(
+        "ssl.ktls.enable",
+        False,
+        "Whether the Linux kernel (module tls) encrypts the responses to clients with TLS 1.3, so that records are "
+        "sent from the page cache without being copied into the broker.",
+        importance=LOW,
+        since="",
+    )
     ssl_engine_factory_class = class_name(
         "ssl.engine.factory.class",
         "A class that creates TLS engines.",

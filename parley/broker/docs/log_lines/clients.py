@@ -80,6 +80,11 @@ _SECURITY: Final = Section(
             "Put a new list into the file. The broker reads it without a restart.",
         ),
         Line(
+            "the kernel cannot encrypt, so OpenSSL does: load the kernel's module, with: modprobe tls",
+            "`ssl.ktls.enable` has no effect on this `listener`. Clients see no difference.",
+            "Load the module, and those of its ciphers (`gcm`, `chacha20poly1305`); then restart the broker.",
+        ),
+        Line(
             "the keys that verify tokens cannot be read",
             "Logins by token use the earlier keys, or fail.",
             "Make the file of the key set readable.",

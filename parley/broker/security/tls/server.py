@@ -20,6 +20,7 @@ from parley.broker.config.errors import MissingExtra
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.security.principal import ANONYMOUS, Principal, user
 from parley.broker.security.tls.distinguished_name import subject_of
+from parley.broker.security.tls.kernel import KeyLog, kernel_suites
 from parley.broker.security.tls.principal_mapping import PrincipalMapping
 from parley.configuration.tls import TlsSettings, tls_settings
 from parley.light_dataclasses import dataclass
@@ -50,6 +51,8 @@ class ServerTls:
     lists_expire_at: float = 0.0
     """The earliest time, in seconds since 1970, at which an issuer's newest revocation list expires; 0 if none
     expires."""
+    key_log: KeyLog | None = field(default=None, repr=False)
+    """The source of keys for the kernel, if it encrypts."""
 
     def principal_of(self, certificate: bytes | None) -> Principal:
         """Return the principal of a client's DER certificate, or ANONYMOUS if there is no certificate.
@@ -118,7 +121,20 @@ def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
     except ValueError as error:
         rules = own.ssl_principal_mapping_rules
         raise ConfigError([Problem(f"{prefix}ssl.principal.mapping.rules", rules, f"usable: {error}")]) from error
-    return ServerTls(context, mapping, settings, expires_at, _lists_expiry(lists))
+    return ServerTls(context, mapping, settings, expires_at, _lists_expiry(lists), _key_log(address, own, context))
+
+
+def _key_log(address: ListenerAddress, own: BrokerConfig, context: ssl.SSLContext) -> KeyLog | None:
+    """Return the source of keys for the kernel, or None if OpenSSL encrypts."""
+    if not own.ssl_ktls_enable:
+        return None
+    if not (suites := kernel_suites()):
+        _log.warning(
+            "the kernel cannot encrypt, so OpenSSL does: load the kernel's module, with: modprobe tls",
+            extra={"listener": address.name},
+        )
+        return None
+    return KeyLog(context, suites)
 
 
 def _expiry(settings: TlsSettings) -> float:
