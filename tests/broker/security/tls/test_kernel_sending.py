@@ -38,7 +38,7 @@ async def test_clients_get_every_byte(tmp_path: Path, monkeypatch: pytest.Monkey
         partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MANY_BYTES)
         topic = FetchRequest.FetchTopic(topic="t", partitions=[partition])
         request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=MANY_BYTES, topics=[topic])
-        (segment,) = tmp_path.glob("broker-1/t-0/*.log")
+        segment = tmp_path / "broker-1" / "t-0" / "00000000000000000000.log"
         for _ in range(3):
             answer = await client.send(request, version=11)
             assert bytes(answer.responses[0].partitions[0].records) == segment.read_bytes()
