@@ -125,7 +125,8 @@ def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
 
 
 def _key_log(address: ListenerAddress, own: BrokerConfig, context: ssl.SSLContext) -> KeyLog | None:
-    """Return the source of keys for the kernel, or None if OpenSSL encrypts."""
+    """Return the source of keys for the kernel, or None if OpenSSL encrypts. Raises ConfigError if there is no
+    source."""
     if not own.ssl_ktls_enable:
         return None
     if not (suites := kernel_suites()):
@@ -134,7 +135,11 @@ def _key_log(address: ListenerAddress, own: BrokerConfig, context: ssl.SSLContex
             extra={"listener": address.name},
         )
         return None
-    return KeyLog(context, suites)
+    try:
+        return KeyLog(context, suites)
+    except OSError as error:
+        need = f"false on this machine, because OpenSSL cannot open its key log: {error}"
+        raise ConfigError([Problem("ssl.ktls.enable", "true", need)]) from error
 
 
 def _expiry(settings: TlsSettings) -> float:
