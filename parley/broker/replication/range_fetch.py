@@ -10,6 +10,8 @@ Rules of this module:
   leader epoch is the one in this replica's leader-epoch cache for its offset. So the records of a replica whose log has
   diverged from this log are not used (docs/storage.md, "Mending", describes the case of an epoch that started in the
   range).
+* The part of the range below the log start is not fetched, because the other replica may have removed it, too. Only the
+  batch that contains the log start reaches below it.
 """
 
 from __future__ import annotations
@@ -60,9 +62,10 @@ async def fetch_batches(
     behind = _unknown_up_to(partition, last_offset, has_gaps=has_gaps)
     if behind is not None:
         await _check_agreement(ask, partition, behind)
-    data, records = await _fetch(ask, partition, offset, max_bytes)
+    start = partition.log.log_start_offset
+    data, records = await _fetch(ask, partition, max(offset, start), max_bytes)
     epochs = partition.log.leader_epochs if behind is None else None
-    batches = checked_batches(records, offset, last_offset, epochs, has_gaps=has_gaps)
+    batches = checked_batches(records, offset, last_offset, epochs, log_start=start, has_gaps=has_gaps)
     return batches._replace(lacks_tombstones=data.snapshot_id.end_offset > offset)
 
 
@@ -139,12 +142,12 @@ def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:
 
 
 def checked_batches(
-    data: Buffer, offset: int, last_offset: int, epochs: LeaderEpochCache | None, *, has_gaps: bool
+    data: Buffer, offset: int, last_offset: int, epochs: LeaderEpochCache | None, *, log_start: int = 0, has_gaps: bool
 ) -> FetchedBatches:
     """Return the whole batches in ``data`` with offsets from ``offset`` to ``last_offset``.
 
-    ``epochs`` is None if the leader epochs in the range are unknown. Raises ``CorruptRecord`` if there is no such
-    batch, or if a batch does not belong in a log with these leader epochs.
+    Offsets below ``log_start`` may be missing. ``epochs`` is None if the leader epochs in the range are unknown. Raises
+    ``CorruptRecord`` if there is no such batch, or if a batch does not belong in a log with these leader epochs.
     """
     expected, end, is_past_range = offset, 0, False
     for at, header in headers(data):
@@ -152,7 +155,7 @@ def checked_batches(
             is_past_range = True
             break
         verify_crc(data, at, header)
-        if header.base_offset < expected or (header.base_offset > expected and not has_gaps):
+        if header.base_offset < expected or (header.base_offset > max(expected, log_start) and not has_gaps):
             raise CorruptRecord(f"its batch begins at offset {header.base_offset}, not at {expected}")
         if header.last_offset > last_offset:
             raise CorruptRecord(f"its batch ends at offset {header.last_offset}, the damage at {last_offset}")

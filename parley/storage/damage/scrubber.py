@@ -172,8 +172,14 @@ class DirectoryScrub:
             self._wakeup.set()
 
     def unverified_bytes(self, log: Log, since_ms: int) -> int:
+        # Segments that are newer than the last look are written or rolled while the operator waits: they must not make
+        # the wait endless.
         verified = self._verified.get(log, {})
-        return sum(segment.size for segment in log.segments if verified.get(segment.base_offset, NEVER_MS) < since_ms)
+        return sum(
+            segment.size
+            for segment in log.segments
+            if verified.get(segment.base_offset, _written_ms(segment)) < since_ms
+        )
 
     async def run(self) -> None:
         while self._directory.online:
@@ -291,11 +297,16 @@ def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:
         os.utime(segment.path_of(DIGEST_SUFFIX), ns=(at_ms * 1_000_000, at_ms * 1_000_000))
 
 
+def _written_ms(segment: Segment) -> int:
+    """Return the time at which this process created a segment, or NEVER_MS if an earlier process wrote a part of it."""
+    return NEVER_MS if segment.unverified else segment.created_ms
+
+
 def _verified_ms(segment: Segment, now_ms: int) -> int:
     """Return the time at which a segment that is new to the scrubber was last verified. Returns NEVER_MS instead of a
     time in the future."""
-    if not segment.unverified:  # this process has written it
-        return segment.created_ms
+    if not segment.unverified:
+        return _written_ms(segment)
     try:
         verified_ms = os.stat(segment.path_of(DIGEST_SUFFIX)).st_mtime_ns // 1_000_000
     except FileNotFoundError:

@@ -106,6 +106,31 @@ async def test_deleted_segments_of_a_follower_are_fetched_again(tmp_path: Path) 
         assert [path.read_bytes() for path in segment_files(cluster[2])] == good
 
 
+@pytest.mark.parametrize("start", [7, 18], ids=["in the damaged batch", "in a later damaged batch"])
+async def test_damage_around_the_log_start_is_healed(tmp_path: Path, start: int) -> None:
+    """The leader refuses to serve offsets below its log start."""
+    batches = [VALUES[at : at + 5] for at in range(0, len(VALUES), 5)]
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2], config=SMALL)
+        for values in batches:
+            cluster[1].partition("t").append(batch(*values), acks=1, now_ms=now_ms())
+        await eventually(lambda: cluster[2].log("t").high_watermark == len(VALUES))
+        cluster[1].log("t").advance_log_start(start)
+        await eventually(lambda: cluster[2].log("t").log_start_offset == start)
+        await cluster[2].stop()
+        victim = segment_files(cluster[2])[start // 15]
+        for position in range(800, victim.stat().st_size, 1200):
+            flip(victim, position)
+        await cluster.start(2)
+        log = cluster[2].log("t")
+        verify(log)
+        assert log.damage[0].first_offset < start
+        await eventually(lambda: not log.damage and not cluster[2].healing._damaged)
+        assert values_of(log) == values_of(cluster[1].log("t"))
+        verify(log)
+        assert not log.damage
+
+
 async def test_the_first_batch_of_a_leader_epoch_is_healed_after_a_kill(tmp_path: Path) -> None:
     """Recovery learns the epoch from the second batch only."""
     async with nodes(tmp_path, 2) as cluster:

@@ -165,6 +165,26 @@ def test_an_operator_need_not_wait_for_the_interval(directory: Directory) -> Non
     assert scrubber.unverified_bytes(directory.log, NOW - 10**12) == 0
 
 
+def test_segments_that_are_rolled_after_an_operators_request_do_not_delay_it(directory: Directory) -> None:
+    """The scrubber looks for new segments a minute later; meanwhile the log may roll others, without end."""
+    asked_ms = time.time_ns() // 1_000_000
+    directory.log = reopened(directory.log, clean=True, now_ms=lambda: asked_ms + 1)
+
+    async def work() -> int:
+        scrubber = scrubber_of(directory)
+        running = asyncio.ensure_future(scrubber.run(directory.home))
+        await asyncio.sleep(0)
+        scrubber.require(directory.log, asked_ms)
+        await asyncio.sleep(1.0)
+        before = len(directory.log.segments)
+        fill(directory.log, 100)
+        assert len(directory.log.segments) > before
+        running.cancel()
+        return scrubber.unverified_bytes(directory.log, asked_ms)
+
+    assert run(work()) == 0
+
+
 def test_damage_is_found_and_the_rest_is_read(directory: Directory) -> None:
     victim = directory.log.segments[2]
     data = bytearray(victim.path_of(".log").read_bytes())
