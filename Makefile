@@ -11,15 +11,19 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench console dist docs pictures site peers clean
+.PHONY: help environment build spark pipeline server quickstart cluster fetched archives prepared test test-fast soak mutants lint bench console dist docs pictures site peers clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
+# An empty environment, unless there is one that works.
+environment:
+	@$(BIN)/python -c "import tomllib" 2>/dev/null || { \
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Parley needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11 ..." % sys.version_info[:2])' && \
+	$(PYTHON) -m venv --clear $(VENV); }
+
 # Brokers on any store, and nothing else.
-$(VENV)/.brokers: pyproject.toml setup.py $(SOURCES)
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Parley needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11 ..." % sys.version_info[:2])'
-	@$(BIN)/python -c "import tomllib" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+$(VENV)/.brokers: pyproject.toml setup.py $(SOURCES) | environment
 	@echo "Parley and what it needs are installed into $(VENV), which takes a minute or two."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[consul,etcd,security,zookeeper]'
@@ -64,15 +68,25 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-# Archives of Kafka's classes, and bytecode with rewritten assertions; otherwise each of
-# the test processes compiles for itself. The tests report errors of the collection.
-prepared: peers $(VENV)/.plot
+# Peers that need no installed Python package. `make test` fetches them beside the compilation, which uses one core.
+fetched: environment
+	@$(BIN)/python -m tests.system.peers downloads
+
+# Of Kafka's classes; otherwise each of the test processes compiles for itself.
+archives: fetched $(VENV)/.brokers
 	@$(BIN)/python -m tests.support.java_archives
+
+# The peers are no prerequisite, which make would install beside Spark: only one pip at a time changes the environment.
+# Bytecode with rewritten assertions is for the test processes. The tests report errors of the collection.
+prepared: $(VENV)/.plot
+	@$(BIN)/python -m tests.system.peers
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null || true
 
 # Spark gives a Python worker ten seconds to start (PythonWorkerFactory), and fails the query otherwise, so the other
 # tests yield to those with Spark.
-test: build $(VENV)/.plot  ## everything
+test: environment  ## everything
+	@$(BIN)/python -m tests.system.peers programs
+	@$(MAKE) --no-print-directory -j2 build archives
 	@$(MAKE) --no-print-directory -j2 lint prepared
 	@echo "The tests with Spark run beside the others; their output follows in the end."
 	@$(BIN)/python -m pytest -m spark tests/pipeline tests/docs > .cache/spark-tests.log 2>&1 & spark=$$!; \

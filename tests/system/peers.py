@@ -7,7 +7,8 @@ Consul's server comes from Debian's package into ``.cache/consul-<version>``. Th
 the environment of this Python: it has no wheels, and needs a package of the system. Helm and kubeconform are built from
 source, and read schemas from package registries.
 
-``python -m tests.system.peers etcd`` fetches only what a server of that store needs.
+``python -m tests.system.peers etcd`` fetches only what a server of that store needs. ``make test`` installs the
+``programs`` first, and fetches the ``downloads`` while Parley is installed. Neither needs an installed Python package.
 
 Rules: every download ends in a bounded time and is tried again when it fails; a version appears in ``.cache`` whole
 or not at all; if rights are missing, the message is the command that a user with these rights must run.
@@ -29,8 +30,6 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
-
-import yaml
 
 CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 
@@ -151,27 +150,42 @@ class PeerError(Exception):
     """A peer could not be fetched. The text explains what to do."""
 
 
-def main(store: str | None = None) -> int:
-    """Fetch all missing peers, or those of a store. Returns the exit code."""
+def main(part: str | None = None) -> int:
+    """Fetch all missing peers, or a part of them, or what a store needs. Returns the exit code."""
     try:
-        if store is not None:
-            install_store(store)
-            return 0
-        install_programs(PROGRAMS)
-        for version, artifacts in KAFKA.items():
-            install_kafka(version, artifacts)
-        install_artifacts(f"spark-kafka-{SPARK}", SPARK_KAFKA)
-        install_artifacts("mirror-maker", MIRROR_MAKER)
-        install_artifacts("kafka-streams-4.3.1", KAFKA_STREAMS)
-        install_consul()
-        install_kerberos()
-        for program in GO_PROGRAMS:
-            install_go_program(program)
-        install_schemas()
+        match part:
+            case None:
+                install_programs(PROGRAMS)
+                install_downloads()
+                install_the_rest()
+            case "programs":
+                install_programs(PROGRAMS)
+            case "downloads":
+                install_downloads()
+            case store:
+                install_store(store)
     except PeerError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def install_downloads() -> None:
+    """Fetch what needs neither this environment nor its ``pip``. Raises ``PeerError``."""
+    for version, artifacts in KAFKA.items():
+        install_kafka(version, artifacts)
+    install_artifacts(f"spark-kafka-{SPARK}", SPARK_KAFKA)
+    install_artifacts("mirror-maker", MIRROR_MAKER)
+    install_artifacts("kafka-streams-4.3.1", KAFKA_STREAMS)
+    install_consul()
+
+
+def install_the_rest() -> None:
+    """Install what needs this environment or its ``pip``. Raises ``PeerError``."""
+    install_kerberos()
+    for program in GO_PROGRAMS:
+        install_go_program(program)
+    install_schemas()
 
 
 def install_store(store: str) -> None:
@@ -340,6 +354,8 @@ def install_schemas() -> None:
     """Put the schemas of Kubernetes and of compose files into the cache. Raises ``PeerError``."""
     if SCHEMAS.is_dir():
         return
+    import yaml  # not yet installed when the downloads are fetched
+
     CACHE.mkdir(exist_ok=True)
     print("Fetching the schemas of Kubernetes and of compose files.", flush=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{SCHEMAS.name}.") as temporary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ def test_nothing_is_run_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> No
         pytest.fail(f"ran {words}")
 
     monkeypatch.setattr(subprocess, "run", ran)
-    assert peers.main() == 0
+    assert [peers.main(part) for part in (None, "programs", "downloads")] == [0, 0, 0]
     assert [peers.main(store) for store in peers.STORES] == [0, 0, 0, 0]
 
 
@@ -29,6 +30,13 @@ def test_a_store_gets_its_own_server_and_nothing_else(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PARLEY_ETCD", "/my/etcd")
     assert peers.main("etcd") == 0
     assert len(asked) == 1
+
+
+def test_programs_and_downloads_need_no_installed_package() -> None:
+    """``make test`` gets them while Parley's requirements are installed."""
+    program = "import sys; from tests.system import peers; sys.exit(peers.main('programs') or peers.main('downloads'))"
+    environment = os.environ | {"PYTHONPATH": str(peers.CACHE.parent)}
+    subprocess.run([sys.executable, "-S", "-c", program], env=environment, check=True)  # -S: without installed packages
 
 
 def test_an_error_about_an_unknown_store_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
