@@ -292,6 +292,8 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         if done.error is not None:
             self._fail_handshake(_reason(done.error, "TLS handshake failed"))
         elif done.principal is not None:
+            if self._tls.key_log is not None:
+                self._tls.key_log.leave(self._ssl)
             self._let_kernel_encrypt(sent)
             self._agree(done.principal)
         elif self._arrived:

@@ -15,11 +15,14 @@ import pytest
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.network.tls_channel import HANDSHAKE_RECEIVE_BYTES, IDLE_RECORDS_MAX, RECEIVE_BYTES
 from parley.broker.network.tls_records import RecordEnds
+from parley.broker.security.tls.kernel import KeyLog, kernel_suites
+from parley.broker.security.tls.principal_mapping import PrincipalMapping
+from parley.broker.security.tls.server import ServerTls
 from parley.configuration.tls import tls_settings
 from parley.protocol.codec import request_frame
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.broker.network.harness import eventually, serving
-from tests.broker.network.test_tls import METADATA, Asked, by_hand, client_context, connected, files, tls
+from tests.broker.network.test_tls import METADATA, Asked, Tls, by_hand, client_context, connected, files, tls
 from tests.support.tls_records import (
     ALERT,
     HANDSHAKE,
@@ -64,6 +67,21 @@ async def test_records_without_data_end_the_connection(flood: str, caplog: pytes
         async with connected(listener, client_context()) as known:
             await known.ask(METADATA, 8)
     assert [each.message for each in caplog.records] == ["connection closed"]
+
+
+@pytest.mark.parametrize("flood", ["new keys", "new keys of both"])
+async def test_new_keys_do_not_fill_the_key_log(flood: str) -> None:
+    """OpenSSL would log each of them, and stop the event loop as soon as the log is full."""
+    with files("CN=broker") as properties:
+        settings = tls_settings(properties)
+    logged = settings.server_context()
+    log = KeyLog(logged, kernel_suites())
+    security = Tls(ServerTls(logged, PrincipalMapping("DEFAULT"), settings, key_log=log))
+    async with serving({3: Asked()}, security=security) as listener:
+        client = await hostile(("127.0.0.1", listener.port), fresh_context, V13)
+        await client.flood(b"".join(FLOODS[flood][1](client) for _ in range(2 * IDLE_RECORDS_MAX)))
+        assert await client.is_closed()
+        client.writer.close()
 
 
 @pytest.mark.parametrize("version", [V12, V13])

@@ -3,7 +3,8 @@
 The kernel only sends. OpenSSL does the handshake, and decrypts in memory what the client sends, so that one client
 cannot hold the event loop. The rules:
 
-- Only the key log reveals OpenSSL's keys. It is a pipe that only this process reads (``KeyLog``).
+- Only the key log reveals OpenSSL's keys. It is a pipe that only this process reads (``KeyLog``). It ends with the
+  handshake: OpenSSL would log each new key of a client, and wait for ever once the pipe is full.
 - The kernel gets keys only if they decrypt the first record that OpenSSL sent with them, a session ticket. So no
   connection gets the keys of another.
 - OpenSSL sends nothing afterwards, because its record numbers have stopped.
@@ -135,6 +136,7 @@ class KeyLog:
         Raises OSError if no pipe can be opened.
         """
         self.suites = suites
+        self._silent = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._pipe, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._pipe)
         try:
@@ -148,11 +150,19 @@ class KeyLog:
     def take(self, client_random: bytes) -> bytes | None:
         """Return the traffic secret with which the server sends, if the handshake has logged one since the last call.
 
-        To be called after each step of a handshake: nothing else empties the pipe, and a full one stops handshakes.
+        To be called after each step of a handshake: nothing else empties the pipe.
         """
         with self._lock:
             self._read()
             return self._secrets.pop(client_random, None)
+
+    def leave(self, connection: ssl.SSLObject) -> None:
+        """Log no more secrets of a connection whose handshake is complete.
+
+        OpenSSL finds the log in the connection's context. A connection has taken everything else from its context by
+        then.
+        """
+        connection.context = self._silent
 
     def _read(self) -> None:
         try:
