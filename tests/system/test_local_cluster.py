@@ -130,6 +130,12 @@ def test_an_error_about_a_missing_server_says_what_to_do(
     assert "run `make peers`, or set PARLEY_ETCD to its executable" in capsys.readouterr().err
 
 
+def lines_of(words: list[str]) -> list[str]:
+    """Return the command lines that a dry run of make prints."""
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return printed.replace("\\\n", "").splitlines()
+
+
 @pytest.mark.parametrize("store", ["local", *KINDS])
 def test_make_starts_it(store: str) -> None:
     for target, module in (
@@ -137,7 +143,7 @@ def test_make_starts_it(store: str) -> None:
         ("quickstart", f"parley.tools.quickstart --store {store}"),
     ):
         words = ["make", "--dry-run", "--directory", str(ROOT), target, f"STORE={store}"]
-        lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        lines = lines_of(words)
         typed = [" ".join(shlex.split(line)) for line in lines]
         python = ".venv/bin/python -m"
         at = typed.index(f"exec {python} {module}")
@@ -147,12 +153,12 @@ def test_make_starts_it(store: str) -> None:
 
 def test_make_starts_it_at_other_ports_and_in_another_folder() -> None:
     words = ["make", "--dry-run", "--directory", str(ROOT), "cluster", "PORT=19092", "FOLDER=/tmp/a b"]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = lines_of(words)
     (started,) = (shlex.split(line) for line in lines if line.startswith("exec "))
     assert started[-5:] == ["local", "--port", "19092", "--folder", "/tmp/a b"]
 
 
 def secured(*words: str) -> list[str]:
     """Return the commands that ``make`` runs with ``SECURE=1``."""
-    lines = subprocess.run([*words, "SECURE=1"], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = lines_of([*words, "SECURE=1"])
     return [" ".join(shlex.split(line)) for line in lines]

@@ -26,6 +26,7 @@ from parley.protocol.records.record import Record
 from parley.storage import io_threads
 from parley.storage.directory_loader import DirectoryLoader
 from tests.broker.api.bench import batch
+from tests.broker.network.harness import eventually
 
 POLL_S = 0.02
 
@@ -123,11 +124,15 @@ async def test_the_controller_tells_about_a_broker_that_opens_its_logs(monkeypat
                 name=name, num_partitions=1, replication_factor=2, assignments=[], configs=[]
             )
             await client.send(CreateTopicsRequest(topics=[new], timeout_ms=10_000))
-        for broker in cluster.brokers.values():
+        both = list(cluster.brokers.values())
+        for broker in both:
             for name in ("t", "u", "v"):
                 partition = broker.server.parts.partitions.find(name, 0)
                 if partition.is_leader:
                     partition.append(batch(100), acks=1, now_ms=0)
+        replicas = [broker.server.parts.partitions.find(name, 0) for name in ("t", "u", "v") for broker in both]
+        # A log without records has no files, and is not opened.
+        await eventually(lambda: all(replica.log.log_end_offset for replica in replicas))
         await cluster.kill(2)
         monkeypatch.setattr(DirectoryLoader, "_open", slowly)
         restarting = asyncio.ensure_future(cluster.restart(2))
