@@ -338,17 +338,13 @@ async def test_sessions_of_an_abandoned_client_expire(backend: Backend, connect:
 
 async def test_servers_report_the_number_of_watches(connect: Connect) -> None:
     one = await connect()
-    before = await one.watch_count()
     async with one.watch("a/") as first, one.watch("b/") as second:
         await anext(first)
         await anext(second)
         told = await one.watch_count()
+        # An embedded store has no count, and Consul reports that from when the last query began.
+        if one.capabilities.name in ("ZooKeeper", "etcd", "memory"):
+            while told.open is not None and told.open < 2:  # a server may create a watch after its first entries
+                told = await one.watch_count()
+            assert told.open is not None
     assert told.source
-    if one.capabilities.name in (
-        "ZooKeeper",
-        "etcd",
-        "memory",
-    ):  # Consul reports the value from when the last query began
-        assert told.open is not None
-        assert before.open is not None
-        assert told.open > before.open
