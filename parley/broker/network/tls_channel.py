@@ -307,8 +307,8 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         cipher = self._ssl.cipher()
         if self._kernel is None or cipher is None or self._raw.get_write_buffer_size():
             return
-        self._kernel.prepare(self._ssl.version(), cipher[0], sent)
-        self.kernel_encrypts = self._kernel.begin(self._raw.get_extra_info("socket").setsockopt)
+        setsockopt = self._raw.get_extra_info("socket").setsockopt
+        self.kernel_encrypts = self._kernel.begin(self._ssl.version(), cipher[0], sent, setsockopt)
         self._kernel = None
 
     def _agree(self, principal: Principal) -> None:

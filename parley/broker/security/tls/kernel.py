@@ -4,18 +4,16 @@ The kernel only sends. OpenSSL does the handshake, and decrypts in memory what t
 cannot hold the event loop. The rules:
 
 - Only the key log reveals OpenSSL's keys. It is a pipe that only this process reads (``KeyLog``). It ends with the
-  handshake: OpenSSL would log each new key of a client, and wait for ever once the pipe is full.
+  handshake: OpenSSL would log each new key of a client, and wait forever once the pipe is full.
 - The kernel gets keys only if they decrypt the first record that OpenSSL sent with them, a session ticket. So no
   connection gets the keys of another.
 - OpenSSL sends nothing afterwards, because its record numbers have stopped.
 
-Only TLS 1.3 is supported. docs/security.md, "Kernel TLS", has the measurements.
+Only TLS 1.3 is supported. docs/security.md, "Kernel TLS", has the reasons.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import socket
 import ssl
@@ -35,7 +33,7 @@ SetOption = Callable[[int, int, bytes], None]
 _TCP_ULP, _SOL_TLS, _TLS_TX, _TLS_SET_RECORD_TYPE = 31, 282, 1, 1  # linux/tcp.h, linux/socket.h, linux/tls.h
 _TLS_1_3: Final = 0x0304
 _ALERT, _CLOSE_NOTIFY = 21, b"\x01\x00"
-_HEADER_BYTES, _TAG_BYTES, _NONCE_BYTES = 5, 16, 12
+_HEADER_BYTES, _NONCE_BYTES = 5, 12
 _RANDOM: Final = slice(11, 43)
 """The position of the client's random bytes in the first record of a client, its ClientHello (RFC 8446, 4.1.2)."""
 _SECRETS_MAX: Final = 64
@@ -49,15 +47,16 @@ class _Cipher(NamedTuple):
     number: int
     """The number of the cipher in linux/tls.h."""
     digest: str
+    """The name of the suite's hash function in ``cryptography``."""
     key_bytes: int
     salt_bytes: int
     """The number of leading bytes of the initialization vector that the kernel calls salt."""
 
 
 _CIPHERS: Final = {
-    "TLS_AES_128_GCM_SHA256": _Cipher(51, "sha256", 16, 4),
-    "TLS_AES_256_GCM_SHA384": _Cipher(52, "sha384", 32, 4),
-    "TLS_CHACHA20_POLY1305_SHA256": _Cipher(54, "sha256", 32, 0),
+    "TLS_AES_128_GCM_SHA256": _Cipher(51, "SHA256", 16, 4),
+    "TLS_AES_256_GCM_SHA384": _Cipher(52, "SHA384", 32, 4),
+    "TLS_CHACHA20_POLY1305_SHA256": _Cipher(54, "SHA256", 32, 0),
 }
 
 
@@ -78,11 +77,9 @@ class SendingKeys(NamedTuple):
         key = _expanded(cipher.digest, secret, b"key", cipher.key_bytes)
         return cls(cipher, key, _expanded(cipher.digest, secret, b"iv", _NONCE_BYTES))
 
-    def open(self, record: bytes, number: int) -> bytes:
-        """Decrypt a record. Raises cryptography's InvalidTag if it was not encrypted with these keys."""
-        nonce = int.from_bytes(self.vector, "big") ^ number
-        sealed, header = record[_HEADER_BYTES:], record[:_HEADER_BYTES]
-        return self._algorithm()(self.key).decrypt(nonce.to_bytes(_NONCE_BYTES, "big"), sealed, header)
+    def verify_first(self, record: bytes) -> None:
+        """Raise cryptography's InvalidTag unless ``record`` is the first that was encrypted with these keys."""
+        self._algorithm()(self.key).decrypt(self.vector, record[_HEADER_BYTES:], record[:_HEADER_BYTES])
 
     def _algorithm(self) -> type[AESGCM | ChaCha20Poly1305]:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
@@ -96,10 +93,13 @@ class SendingKeys(NamedTuple):
 
 
 def _expanded(digest: str, secret: bytes, label: bytes, size: int) -> bytes:
-    """HKDF-Expand-Label without a context (RFC 8446, section 7.1), for sizes up to that of the digest."""
+    """HKDF-Expand-Label without a context (RFC 8446, section 7.1)."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
     label = b"tls13 " + label
     info = struct.pack(">HB", size, len(label)) + label + b"\0"
-    return hmac.digest(secret, info + b"\1", getattr(hashlib, digest))[:size]
+    return HKDFExpand(getattr(hashes, digest)(), size, info).derive(secret)
 
 
 def kernel_suites() -> frozenset[str]:
@@ -183,54 +183,37 @@ class KeyLog:
             del self._secrets[next(iter(self._secrets))]
 
 
-def client_random(first_record: bytes | bytearray) -> bytes:
-    """Return the random bytes of a client's first record; fewer if the record is not complete."""
-    return bytes(first_record[_RANDOM])
-
-
 class KernelSending:
     """One connection's way from OpenSSL to the kernel.
 
-    ``note_secret`` is called after each step of the handshake, ``prepare`` when it is complete, and ``begin`` once the
-    socket has accepted all that OpenSSL has sent.
+    ``note_secret`` is called after each step of the handshake, and ``begin`` when it is complete and the socket has
+    accepted all that OpenSSL has sent.
     """
 
     def __init__(self, log: KeyLog, first_record: bytes | bytearray) -> None:
         self._log = log
-        self._random = client_random(first_record)
+        self._random = bytes(first_record[_RANDOM])  # fewer bytes, for which there is no secret, if it is incomplete
         self._secret: bytes | None = None
-        self._info: bytes | None = None
 
     def note_secret(self) -> None:
         """Take this connection's secret from the key log. Runs in the thread of the step."""
         self._secret = self._log.take(self._random) or self._secret
 
-    def prepare(self, version: str | None, suite: str, sent: bytes) -> None:
-        """Derive the keys. ``sent`` are the records that OpenSSL has sent since the client's last message.
+    def begin(self, version: str | None, suite: str, sent: bytes, setsockopt: SetOption) -> bool:
+        """Let the kernel encrypt what the socket sends from now on. Returns False if OpenSSL must do it.
 
-        If the kernel cannot encrypt as agreed with the client, ``begin`` will return False.
+        ``sent`` are the records that OpenSSL has sent since the client's last message.
         """
         from cryptography.exceptions import InvalidTag
 
-        if version != "TLSv1.3" or suite not in self._log.suites or self._secret is None:
-            return
         records = _split(sent)
-        keys = SendingKeys.derived(suite, self._secret)
-        self._secret = None
-        try:
-            keys.open(records[0], 0)
-        except (IndexError, InvalidTag):
-            return
-        self._info = keys.for_kernel(len(records))
-
-    def begin(self, setsockopt: SetOption) -> bool:
-        """Let the kernel encrypt what the socket sends from now on. Returns False if OpenSSL must do it."""
-        info, self._info = self._info, None
-        if info is None:
+        if version != "TLSv1.3" or suite not in self._log.suites or self._secret is None or not records:
             return False
+        keys = SendingKeys.derived(suite, self._secret)
         try:
-            _let_encrypt(setsockopt, info)
-        except OSError:  # the kernel has no memory, or the client has disconnected
+            keys.verify_first(records[0])
+            _let_encrypt(setsockopt, keys.for_kernel(len(records)))
+        except (InvalidTag, OSError):  # OSError: the kernel has no memory, or the client has disconnected
             return False
         return True
 

@@ -77,9 +77,13 @@ class Handshake:
         self._step(self._server)
         cipher = self._server.cipher()
         assert cipher is not None
-        self.sending.prepare(self._server.version(), cipher[0], self._to_client.read())
         options: list[tuple[int, int, bytes]] = []
-        begins = self.sending.begin(lambda level, name, value: options.append((level, name, value)))
+        begins = self.sending.begin(
+            self._server.version(),
+            cipher[0],
+            self._to_client.read(),
+            lambda level, name, value: options.append((level, name, value)),
+        )
         return options if begins else None
 
 
