@@ -11,8 +11,8 @@ from urllib.parse import unquote_plus
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.exceptions import NoAuthError, NotEmptyError
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from parley.consensus.backend import Changed, Put
 from parley.consensus.errors import BadConfig, Unauthorized, Unavailable
@@ -70,6 +70,7 @@ async def test_a_locked_tree_is_for_its_user_only(servers: ZookeeperServers, que
                 await ZookeeperBackend.from_url(stranger).open()
         await session.close()
     _nobody_can_touch(f"{url}?{other}", url)
+    _take_the_chroot(f"{url}?{other}")
     async with ZookeeperBackend.from_url(f"{url}?acl=true&{right}") as client:
         assert [entry.key for entry in (await client.list("", limit=9)).entries] == ["a/lasting"]
 
@@ -79,6 +80,15 @@ def _nobody_can_touch(*urls: str) -> None:
         address = parse(url, {})
         with synchronous_client(address.endpoint) as client:
             assert not _touchable(client, address.root)
+
+
+def _take_the_chroot(url: str) -> None:
+    """Try to delete the tree from the node above it, which is open, then take all rights on that node from others."""
+    address = parse(url, {})
+    with synchronous_client(address.endpoint) as client:
+        with pytest.raises(NotEmptyError):
+            client.delete(address.root)
+        client.set_acls(address.parents[-1], CREATOR_ALL_ACL)
 
 
 def _touchable(client: KazooClient, root: str) -> list[str]:
