@@ -134,9 +134,11 @@ def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
 def write(path: Path, lines: Iterable[str]) -> None:
     """Replace the checkpoint file at ``path``, with one entry per line and a checksum. Blocks until it is on disk.
 
-    Raises ``OSError``.
+    A checkpoint without entries gets no checksum, because Kafka reads its last line as a number. Raises ``OSError``.
     """
-    write_atomically(path, with_blank_checksum(encode(lines)))
+    entries = list(lines)
+    data = encode(entries)
+    write_atomically(path, with_blank_checksum(data) if entries else data)
 
 
 def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
@@ -168,11 +170,10 @@ def with_blank_checksum(data: bytes) -> bytes:
     """Return the contents of a file with the CRC-32C of its text at the end of the last line.
 
     Each bit is a space or a tab, which Apache Kafka ignores there. In ``leader-epoch-checkpoint``, Kafka accepts no
-    line that is not an epoch. A checkpoint without entries gets no checksum, because Kafka reads its last line as a
-    number.
+    line that is not an epoch.
     """
     text = data.removesuffix(b"\n")
-    return text + _blanks(crc32c(text)) + b"\n" if text.count(b"\n") > 1 else data
+    return text + _blanks(crc32c(text)) + b"\n"
 
 
 def verify_blank_checksum(data: bytes) -> bool:

@@ -200,14 +200,14 @@ class LogDirectory:
         identity = found or DirectoryIdentity(cluster_id, broker_id)
         identity.require(self.path, cluster_id, broker_id)
         known_id = identity.directory_id or encode_id(UUID(int=random.getrandbits(128), version=4))
-        identity = replace(identity, cluster_id=cluster_id, directory_id=known_id)
+        identity = replace(identity, cluster_id=cluster_id, directory_id=known_id, has_checksum=True)
         try:
             self.id = decode_id(known_id)
         except MalformedIdentity as error:
             raise MalformedIdentity(
                 f"directory.id in {self.path / DIRECTORY_FILE} is malformed: {error}. Restore the file from a backup; "
-                "or remove that line: the directory gets a new id, and its replicas count as lost until they have "
-                "caught up"
+                "or remove that line and the last one, the checksum: the directory gets a new id, and its replicas "
+                "count as lost until they have caught up"
             ) from None
         if identity != found:
             identity.write(self.path)

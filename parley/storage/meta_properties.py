@@ -3,6 +3,9 @@
 Version 0 (``broker.id``) is written by brokers with a separate coordination store: Parley, and Apache Kafka up to 3.9
 with ZooKeeper. Version 1 (``node.id``, KIP-631) is written by Apache Kafka in KRaft mode. Parley reads both and keeps
 the version of an existing file.
+
+Parley adds a comment line that ends with a checksum (``with_blank_checksum``), because a broker whose generated id was
+altered would start as another broker.
 """
 
 from __future__ import annotations
@@ -11,9 +14,20 @@ import re
 from pathlib import Path
 
 from parley.light_dataclasses import dataclass
-from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, whole_number, write_atomically
+from parley.storage.checkpoints import (
+    INT32_MAX,
+    MalformedCheckpoint,
+    verify_blank_checksum,
+    whole_number,
+    with_blank_checksum,
+    write_atomically,
+)
 
 DIRECTORY_FILE = "meta.properties"
+
+CHECKSUM_COMMENT = "The blanks at the end of this line are a checksum: remove the line if you edit the file."
+"""The last line, after a number sign. A file that contains this text has a checksum, even if a byte before it is
+altered."""
 
 _ID_KEYS = {0: "broker.id", 1: "node.id"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -44,6 +58,8 @@ class DirectoryIdentity:
     broker_id: int
     version: int = 0
     directory_id: str | None = None
+    has_checksum: bool = True
+    """False if Apache Kafka, an older version of Parley or an operator wrote the file."""
 
     @classmethod
     def read(cls, directory: Path) -> DirectoryIdentity | None:
@@ -54,19 +70,27 @@ class DirectoryIdentity:
         """
         path = directory / DIRECTORY_FILE
         try:
-            text = path.read_bytes().decode("latin-1")
+            data = path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return cls._parse(parse_properties(text))
+            has_checksum = CHECKSUM_COMMENT.encode() in data and verify_blank_checksum(data)
+        except MalformedCheckpoint as error:
+            raise MalformedIdentity(
+                f"{path} was altered: {error}. If you have edited the file, remove its last line. Otherwise restore it "
+                "from a backup; or compare its ids with those in the broker's other log directories and of the other "
+                "brokers, correct them, and remove the last line. With a wrong id, the broker's replicas count as lost"
+            ) from None
+        try:
+            return cls._parse(parse_properties(data.decode("latin-1")), has_checksum)
         except (MalformedIdentity, MalformedCheckpoint) as error:
             raise MalformedIdentity(
                 f"{path} is malformed: {error}. Restore it from a backup; or, if the directory certainly belongs to "
-                "this broker, remove the file: the broker writes it again"
+                "this broker and broker.id is configured, remove the file: the broker writes it again"
             ) from None
 
     @classmethod
-    def _parse(cls, properties: dict[str, str]) -> DirectoryIdentity:
+    def _parse(cls, properties: dict[str, str], has_checksum: bool) -> DirectoryIdentity:
         version = whole_number(properties.get("version", "").strip(), INT32_MAX)
         if version not in _ID_KEYS:
             raise MalformedIdentity(f"unknown version {version}")
@@ -77,7 +101,7 @@ class DirectoryIdentity:
         if version > 0 and cluster_id is None:
             raise MalformedIdentity("cluster.id is missing")
         broker_id = whole_number(properties[key].strip(), INT32_MAX)
-        return cls(cluster_id, broker_id, version, properties.get("directory.id") or None)
+        return cls(cluster_id, broker_id, version, properties.get("directory.id") or None, has_checksum)
 
     def write(self, directory: Path) -> None:
         """Write ``meta.properties``. Blocks until it is on disk. Raises ``OSError``."""
@@ -86,8 +110,8 @@ class DirectoryIdentity:
             properties["cluster.id"] = self.cluster_id
         if self.directory_id is not None:
             properties["directory.id"] = self.directory_id
-        text = "".join(f"{key}={_escape(value)}\n" for key, value in properties.items())
-        write_atomically(directory / DIRECTORY_FILE, text.encode("latin-1"))
+        text = "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()) + f"# {CHECKSUM_COMMENT}\n"
+        write_atomically(directory / DIRECTORY_FILE, with_blank_checksum(text.encode("latin-1")))
 
     def require(self, directory: Path, cluster_id: str, broker_id: int) -> None:
         """Raise ``InconsistentIdentity`` unless ``directory`` belongs to this broker of this cluster."""
@@ -100,7 +124,7 @@ class DirectoryIdentity:
             raise InconsistentBrokerId(
                 f"{directory} belongs to broker {self.broker_id}, but this is broker {broker_id}. Correct broker.id or "
                 "log.dirs; or, if its data was moved here from that broker, correct the id in "
-                f"{directory / DIRECTORY_FILE}"
+                f"{directory / DIRECTORY_FILE} and remove the last line, which is a checksum"
             )
 
 

@@ -7,7 +7,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from random import Random
@@ -94,7 +96,8 @@ def test_kafkas_directory_id_is_kept(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     assert directory.id == decode_id("Ynlx7-YETRmvDWQvWBzJ2A")
     assert not directory.is_new
-    assert (tmp_path / "meta.properties").read_text() == identity
+    kept = DirectoryIdentity("cluster", 1, 1, "Ynlx7-YETRmvDWQvWBzJ2A")
+    assert DirectoryIdentity.read(tmp_path) == kept, "with a checksum from the first start on"
 
 
 def test_a_malformed_directory_id_stops_the_start(tmp_path: Path) -> None:
@@ -112,12 +115,53 @@ def test_another_cluster_or_broker_is_refused_with_advice(tmp_path: Path) -> Non
     opened(tmp_path).close()
 
 
+def flipped(written: bytes) -> Iterator[bytes]:
+    """Yield copies of the bytes with one bit flipped in each."""
+    for bit in range(8 * len(written)):
+        altered = bytearray(written)
+        altered[bit // 8] ^= 1 << bit % 8
+        yield bytes(altered)
+
+
+def test_a_flipped_bit_alters_no_id_of_a_directory(tmp_path: Path) -> None:
+    identity = DirectoryIdentity("NrHtHHIETh6Wm-5ICp566A", 1003, directory_id="8gmD-U3gQFaVziCS-ObZcQ")
+    identity.write(tmp_path)
+    path = tmp_path / "meta.properties"
+    for altered in flipped(path.read_bytes()):
+        path.write_bytes(altered)
+        with suppress(MalformedIdentity):
+            found = DirectoryIdentity.read(tmp_path)
+            assert found is not None
+            assert replace(found, has_checksum=True) == identity, altered
+
+
+def test_an_altered_identity_stops_the_start_with_advice(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    path = tmp_path / "meta.properties"
+    path.write_text(path.read_text().replace("broker.id=1", "broker.id=3"))
+    with pytest.raises(
+        MalformedIdentity, match=r"meta\.properties was altered: its checksum is wrong.* remove its last"
+    ):
+        opened(tmp_path)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(InconsistentBrokerId, match="belongs to broker 3"):
+        opened(tmp_path)
+
+
+def test_kafka_reads_an_identity_with_a_checksum(tmp_path: Path) -> None:
+    """The checksum is in a comment, and no value ends with a blank."""
+    DirectoryIdentity("cluster", 1).write(tmp_path)
+    lines = (tmp_path / "meta.properties").read_text().splitlines()
+    assert lines[:-1] == ["version=0", "broker.id=1", "cluster.id=cluster"]
+    assert lines[-1].startswith("#")
+
+
 def test_kafkas_identities_are_read(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     path.write_text("#\n#Sat Nov 21 10:00:00 UTC 2026\ncluster.id=7Z-xQ_1hTsKQpIcsWGqVpw\nversion=0\nbroker.id=3\n")
-    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("7Z-xQ_1hTsKQpIcsWGqVpw", 3)
+    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("7Z-xQ_1hTsKQpIcsWGqVpw", 3, has_checksum=False)
     path.write_text("node.id=4\ndirectory.id=x5_C\nversion=1\ncluster.id=abc\n")
-    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("abc", 4, 1, "x5_C")
+    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("abc", 4, 1, "x5_C", has_checksum=False)
 
 
 def test_an_old_directory_without_a_cluster_joins_ours(tmp_path: Path) -> None:
@@ -200,15 +244,12 @@ def test_a_flipped_bit_alters_neither_the_topic_id_nor_the_partition(tmp_path: P
     topic_id = UUID("12345678-9abc-def0-1234-56789abcdef0")
     write_partition_metadata(tmp_path, topic_id, 12)
     path = tmp_path / "partition.metadata"
-    written = path.read_bytes()
-    for bit in range(8 * len(written)):
-        flipped = bytearray(written)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
+    for altered in flipped(path.read_bytes()):
+        path.write_bytes(altered)
         with suppress(MalformedIdentity):
             found = read_partition_metadata(tmp_path)
             assert found is not None
-            assert (found.topic_id, found.partition) == (topic_id, 12), f"bit {bit}"
+            assert (found.topic_id, found.partition) == (topic_id, 12), altered
 
 
 @pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: EjRWeJq83vASNFZ4mrze8A", "version: 0\ntopic_id: short"])

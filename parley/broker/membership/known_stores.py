@@ -3,6 +3,9 @@
 The broker does not start with a store that was wiped or replaced, because the cluster would appear to have no topics,
 and the logs on disk would look like leftovers. It does accept a store to which the cluster has moved from the recorded
 store while this broker was down.
+
+The last line of the file ends with a checksum (``with_blank_checksum``), because an altered identity would look like
+that of another store. Older versions wrote none.
 """
 
 from __future__ import annotations
@@ -12,7 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parley.consensus.errors import DamagedStore, DeletedStore, EmptyStore, WrongStore
-from parley.storage.checkpoints import write_atomically
+from parley.storage.checkpoints import (
+    MalformedCheckpoint,
+    verify_blank_checksum,
+    with_blank_checksum,
+    write_atomically,
+)
 from parley.storage.meta_properties import MalformedIdentity
 
 STORE_FILE = "coordination.identity"
@@ -46,21 +54,29 @@ def _read(directories: Sequence[Path]) -> tuple[list[str], list[Path]]:
     for directory in directories:
         path = directory / STORE_FILE
         try:
-            text = path.read_bytes().decode(errors="replace")
+            data = path.read_bytes()
         except OSError:
             continue
-        found = text.split()
-        if all(_IDENTITY.fullmatch(each) for each in found):
+        found = data.decode(errors="replace").split()
+        if _is_unaltered(data) and all(_IDENTITY.fullmatch(each) for each in found):
             longest = max(longest, found, key=len)  # a directory that was missing during a move lists fewer stores
         else:
             malformed.append(path)
     return longest, malformed
 
 
+def _is_unaltered(data: bytes) -> bool:
+    try:
+        verify_blank_checksum(data)
+    except MalformedCheckpoint:
+        return False
+    return True
+
+
 def record_store(directories: Sequence[Path], identity: str) -> None:
     """Record in each usable directory which store now contains its topics. Blocks on the disk."""
     stores = [identity, *(each for each in _read(directories)[0] if each != identity)][:STORES_KEPT]
-    text = "".join(f"{each}\n" for each in stores).encode()
+    text = with_blank_checksum("".join(f"{each}\n" for each in stores).encode())
     for directory in directories:
         path = directory / STORE_FILE
         try:

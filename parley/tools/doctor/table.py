@@ -301,8 +301,8 @@ _MACHINES: Final = (
         _MACHINE, on_machine=machine.other_broker,
     ),
     Check(
-        "identity-malformed", _E, "Is a meta.properties file unreadable?",
-        ("restore the file from a backup",),
+        "identity-malformed", _E, "Is a meta.properties file unreadable or altered?",
+        ("restore the file from a backup", "if you have edited it, remove its last line, the checksum"),
         _MACHINE, on_machine=machine.malformed_owner,
     ),
     Check(

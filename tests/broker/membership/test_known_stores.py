@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) 
     record_store([second], "b")  # the first directory was missing
     assert read_known_stores([first, second]) == ["b", "a"]
     record_store([first, second], "b")
-    assert (first / STORE_FILE).read_text() == "b\na\n"
+    assert (first / STORE_FILE).read_text().split() == ["b", "a"]
     record_store([first, second], "a")
     assert read_known_stores([first]) == ["a", "b"]
     record_store([first, tmp_path / "missing"], "c")
@@ -41,6 +42,29 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path, damage:
     assert "remove the file" in str(malformed.value)
     record_store([first, second], "a")
     assert read_known_stores([first]) == ["a"]
+
+
+def test_a_flipped_bit_is_never_read_as_another_store(tmp_path: Path) -> None:
+    for each in ("aa56f1", "23326f"):
+        record_store([tmp_path], each)
+    path = tmp_path / STORE_FILE
+    written = path.read_bytes()
+    for bit in range(8 * len(written)):
+        altered = bytearray(written)
+        altered[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(altered)
+        with suppress(MalformedIdentity):
+            assert read_known_stores([tmp_path])[:2] == ["23326f", "aa56f1"], altered
+
+
+def test_a_file_of_an_older_version_gets_a_checksum(tmp_path: Path) -> None:
+    path = tmp_path / STORE_FILE
+    path.write_text("b\na\n")
+    assert read_known_stores([tmp_path]) == ["b", "a"]
+    record_store([tmp_path], "b")
+    path.write_bytes(path.read_bytes().replace(b"b", b"c"))
+    with pytest.raises(MalformedIdentity, match="is damaged"):
+        read_known_stores([tmp_path])
 
 
 def test_the_advice_distinguishes_a_wiped_store_from_another_one(tmp_path: Path) -> None:
