@@ -21,6 +21,7 @@ _REPLICATION = ["tests/broker/replication", "tests/broker/api/test_produce.py", 
 TARGETS = {
     "parley/storage/log.py": ["tests/storage/test_log.py", "tests/storage"],
     "parley/broker/replication/partition.py": _REPLICATION,
+    "parley/broker/replication/followers.py": _REPLICATION,
     "parley/broker/replication/isr_decisions.py": _REPLICATION,
     "parley/broker/replication/truncation_decisions.py": _REPLICATION,
     "parley/broker/replication/followed_partition.py": _REPLICATION,

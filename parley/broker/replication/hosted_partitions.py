@@ -181,7 +181,7 @@ class HostedPartitions:
         """Check all partitions that the broker follows, in several turns of the event loop if there are many."""
 
         def look_at(partition: Partition) -> None:
-            if broker_id in partition.followers and self.hosts(partition):
+            if broker_id in partition.followers.progress and self.hosts(partition):
                 if partition.is_open and broker_id not in partition.state.isr:
                     self._isr_policy.outsider_changed(partition, broker_id)
                 partition.notify_low_watermark()

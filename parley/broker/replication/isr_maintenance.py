@@ -73,7 +73,7 @@ class _Proposal(NamedTuple):
         return (
             partition.is_open
             and partition.is_leader
-            and partition.has_proposed_isr
+            and partition.followers.has_proposed_isr
             and partition.state.partition_epoch == self.state.partition_epoch
         )
 
@@ -131,7 +131,7 @@ class IsrMaintenance:
 
     def leader_epoch_began(self, partition: Partition) -> None:
         now_s = self._monotonic()
-        for replica, progress in partition.followers.items():
+        for replica, progress in partition.followers.progress.items():
             if replica in partition.state.isr:
                 progress.was_in_sync(now_s)
 
@@ -144,7 +144,7 @@ class IsrMaintenance:
 
     def _update_close(self, partition: Partition, replica: int, now_s: float) -> None:
         """Make the high watermark wait for a follower outside the ISR only if the follower is about to join."""
-        progress = partition.followers[replica]
+        progress = partition.followers.progress[replica]
         partition.include_in_high_watermark(
             replica,
             progress.has_fetched
@@ -158,7 +158,7 @@ class IsrMaintenance:
             now_s = self._monotonic()
             self._refused = {key: until_s for key, until_s in self._refused.items() if until_s > now_s}
             for number, partition in enumerate(list(self._partitions)):
-                if partition.is_leader and partition.is_open and partition.followers:
+                if partition.is_leader and partition.is_open and partition.followers.progress:
                     try:
                         self._check_all(partition, now_s)
                     except Exception as error:  # the other partitions are still checked
@@ -167,7 +167,7 @@ class IsrMaintenance:
                     await asyncio.sleep(0)
 
     def _check_all(self, partition: Partition, now_s: float) -> None:
-        for replica, progress in partition.followers.items():
+        for replica, progress in partition.followers.progress.items():
             if progress.is_close:
                 self._update_close(partition, replica, now_s)
         self._check(partition, now_s)
@@ -175,7 +175,7 @@ class IsrMaintenance:
     def _check(self, partition: Partition, now_s: float) -> None:
         """Propose a new ISR if the current ISR should change."""
         key = (partition.topic_id, partition.index)
-        if partition.has_proposed_isr or self._refused.get(key, now_s) > now_s:
+        if partition.followers.has_proposed_isr or self._refused.get(key, now_s) > now_s:
             return
         isr = wanted_isr(self._view(partition), self._partitions.image.brokers, now_s, self._lag_max_s)
         if isr is not partition.state.isr:
@@ -188,7 +188,7 @@ class IsrMaintenance:
         return LeaderSnapshot(
             self._broker_id,
             partition.state,
-            partition.followers,
+            partition.followers.progress,
             log.log_end_offset,
             log.high_watermark,
             partition.epoch_start_offset,

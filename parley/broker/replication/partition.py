@@ -1,12 +1,11 @@
-"""One replica of a partition on this broker: its role, its log, the progress of its followers, and what clients may
-see.
+"""One replica of a partition on this broker: its role, its log, and what clients may see.
 
 Rules of this module:
 
 * Only the leader appends for clients, with the leader epoch from the controller (KIP-320).
-* The high watermark is the offset up to which every member of the ISR has the log. It never decreases while this broker
-  leads. While a proposed ISR is pending at the controller, the members of both ISRs count (KIP-497), and so does a
-  follower that is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
+* The high watermark is the offset up to which every member of the ISR has the log (``followers.py`` says for which
+  other followers it waits). It never decreases while this broker leads. It does not move while fewer than
+  ``min.insync.replicas`` are in sync (KIP-966).
 * While its log is being truncated, a replica keeps its role; a change is applied afterwards. A replica whose log
   contains a higher leader epoch than the controller's neither leads nor follows.
 * Until the log is opened, and after its disk has failed, every request fails with a retriable error.
@@ -21,7 +20,8 @@ from typing import Protocol
 
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from parley.broker.metrics.catalogue.clients import TopicMetrics
-from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
+from parley.broker.replication.follower_progress import FetchClock
+from parley.broker.replication.followers import Followers
 from parley.broker.runtime.purgatory import Purgatory
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -30,7 +30,6 @@ from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
-from parley.storage.checkpoints import INT64_MAX
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.log_integrity import DamagedOffset
 from parley.storage.log import AppendInfo, Log, LogRead, Origin
@@ -38,8 +37,6 @@ from parley.storage.log_config import NEVER, LogConfig
 
 _log = logging.getLogger(__name__)
 
-CATCHING_UP_S = 60.0
-"""How long after its last fetch a follower still counts as catching up."""
 LOW_WATERMARK = "low watermark"
 """(partition, LOW_WATERMARK) is the key, in the produce purgatory, of requests that wait for the low watermark."""
 
@@ -96,12 +93,10 @@ class Partition:
     """A hosted replica. It is compared and hashed by identity, because it is a key in the purgatories."""
 
     __slots__ = (
-        "_awaited_followers",
         "_deferred",
         "_is_truncating",
         "_isr_policy",
         "_log",
-        "_proposed_isr",
         "_purgatories",
         "_why_no_log",
         "before_start_over",
@@ -137,9 +132,10 @@ class Partition:
         self.broker_id = broker_id
         self.counters = counters
         """The topic's metrics at this broker."""
-        self.followers: dict[int, FollowerProgress] = {}
-        self.is_leader: bool
-        self.leader_epoch = NO_EPOCH
+        self.state = state
+        self.leader_epoch = state.leader_epoch
+        self.is_leader = state.leader == broker_id
+        self.followers = Followers(self._follower_ids(state) if self.is_leader else (), state.isr)
         self._log: Log | None = None
         self._why_no_log = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._purgatories = purgatories
@@ -148,8 +144,6 @@ class Partition:
         self.epoch_start_offset = 0
         """The log end offset when this broker became leader under the current epoch."""
         self._isr_policy: IsrPolicy = isr_policy or FixedIsr()
-        self._proposed_isr: tuple[int, ...] = ()  # the ISR proposed to the controller; empty if none
-        self._awaited_followers: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
         self._is_truncating = False
         self._deferred: PartitionState | None = None  # to be applied after the truncation
         self.unhealed: tuple[DamagedRange, ...] = ()
@@ -158,8 +152,6 @@ class Partition:
         """Set if this replica must fetch its log again from the beginning. The fetcher stops fetching, calls this
         function, which removes the replica from the ISR, the ELR and the last known ELR, and then removes the log.
         ``Healing`` assigns it."""
-        self.state = state
-        self._take(state)
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index}, {'leader' if self.is_leader else 'follower'})"
@@ -180,29 +172,18 @@ class Partition:
         else:
             self._apply(state)
 
-    def _take(self, state: PartitionState) -> None:
-        """Apply the first state. No request waits for the partition yet."""
-        self.leader_epoch = state.leader_epoch
-        self.is_leader = leads = state.leader == self.broker_id
-        if leads and len(state.replicas) > 1:
-            self.followers = {replica: FollowerProgress() for replica in state.replicas if replica != self.broker_id}
-            self._choose_awaited_followers()
-
     def _apply(self, state: PartitionState) -> None:
         leads = state.leader == self.broker_id and not self._is_behind_log(state)
         new_term = state.leader_epoch != self.leader_epoch
         is_changed = new_term or state.partition_epoch != self.state.partition_epoch
-        if is_changed:
-            self._proposed_isr = ()  # the same state may arrive twice, from a response and from the metadata
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.is_leader = leads
-        known = {} if new_term or not leads else self.followers
-        others = [replica for replica in state.replicas if replica != self.broker_id] if leads else []
-        self.followers = {replica: known.get(replica) or FollowerProgress() for replica in others}
-        if is_changed:
-            self._forget_arrivals()
-        self._choose_awaited_followers()
+        others = self._follower_ids(state) if leads else ()
+        if self.followers.change(others, state.isr, is_new_term=new_term, is_new_state=is_changed):
+            self._purgatories.fetch.notify(
+                self
+            )  # their fetch sessions check the partition again, though it is unchanged
         if leads and new_term and self._log is not None:
             self._begin_leader_epoch(self._log)
         if new_term:
@@ -212,17 +193,8 @@ class Partition:
             if not self.has_enough_replicas:
                 self._purgatories.produce.notify(self)
 
-    def _forget_arrivals(self) -> None:
-        """Let the followers outside the ISR join it only after another fetch.
-
-        The state may have changed because a follower is going to remove its log. The fetch sessions of the other
-        followers check the partition again, although nothing has changed in it.
-        """
-        outsiders = [progress for replica, progress in self.followers.items() if replica not in self.state.isr]
-        for progress in outsiders:
-            progress.forget_arrival()
-        if outsiders:
-            self._purgatories.fetch.notify(self)
+    def _follower_ids(self, state: PartitionState) -> list[int]:
+        return [replica for replica in state.replicas if replica != self.broker_id]
 
     @property
     def log(self) -> Log:
@@ -254,7 +226,7 @@ class Partition:
     def opened(self, log: Log) -> None:
         """Use the opened log from now on, and start leading if this broker is the leader."""
         self._log = log
-        log.tombstones_kept_from = self._tombstones_kept_from
+        log.tombstones_kept_from = self.followers.tombstones_kept_from
         if self._is_behind_log(self.state):
             self.is_leader = False
             facts = {"topic": self.topic, "partition": self.index, "epoch": self.leader_epoch}
@@ -401,42 +373,20 @@ class Partition:
 
     # --- Followers ---
 
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        """The members of the ISR, and of the proposed ISR (KIP-497)."""
-        return frozenset(self.state.isr).union(self._proposed_isr)
-
-    @property
-    def has_proposed_isr(self) -> bool:
-        """True while a proposed ISR is pending at the controller."""
-        return bool(self._proposed_isr)
-
     def propose_isr(self, isr: tuple[int, ...]) -> None:
         """Record that this ISR has been proposed to the controller. ``change`` or ``withdraw_isr`` follows."""
-        self._proposed_isr = isr
-        self._choose_awaited_followers()
+        self.followers.propose_isr(isr)
 
     def withdraw_isr(self) -> None:
         """Record that the controller has refused the proposed ISR."""
-        self._proposed_isr = ()
-        self._choose_awaited_followers()
+        self.followers.withdraw_isr()
         if self.is_leader and self._log is not None:
             self._advance_high_watermark(0)
 
     def include_in_high_watermark(self, replica: int, is_close: bool) -> None:
         """Make the high watermark wait for a follower outside the ISR if ``is_close``: it is about to join."""
-        progress = self.followers.get(replica)
-        if progress is not None and progress.is_close is not is_close:
-            progress.is_close = is_close
-            self._choose_awaited_followers()
-            if self._log is not None and not is_close:
-                self._advance_high_watermark(0)
-
-    def _choose_awaited_followers(self) -> None:
-        isr = self.maximal_isr
-        self._awaited_followers = tuple(
-            progress for replica, progress in self.followers.items() if replica in isr or progress.is_close
-        )
+        if self.followers.set_close(replica, is_close) and not is_close and self._log is not None:
+            self._advance_high_watermark(0)
 
     def follower_fetched(
         self, replica: int, fetch_offset: int, log_start_offset: int, clock: FetchClock, broker_epoch: int = NO_EPOCH
@@ -446,37 +396,18 @@ class Partition:
 
         Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica.
         """
-        progress = self.followers.get(replica)
+        progress = self.followers.progress.get(replica)
         if progress is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"Broker {replica} is not a replica of {self!r}.")
         had, began = progress.log_end_offset, progress.log_start_offset
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, clock)
         progress.broker_epoch = broker_epoch
-        if replica not in self.state.isr and replica not in self._proposed_isr:
+        if self.followers.is_outsider(replica):
             self._isr_policy.outsider_fetched(self, replica, clock.last_s)
         if fetch_offset != had:
             self._advance_high_watermark(0)
         if log_start_offset != began:
             self.notify_low_watermark()
-
-    def _tombstones_kept_from(self, now_s: float) -> int:
-        """Return the lowest offset from which a follower is fetching. Can be called from any thread.
-
-        Compaction keeps the tombstones from that offset on. Otherwise a follower that takes longer than
-        ``delete.retention.ms`` to catch up would have to start over again and again.
-        """
-        fetching = [each for each in self.followers.values() if now_s - each.last_fetched_s <= CATCHING_UP_S]
-        return min((each.log_end_offset for each in fetching), default=INT64_MAX)
-
-    def follower_session_ended(self, clock: FetchClock) -> None:
-        """Record that the session with this clock no longer fetches the partition, for example because the follower's
-        disk failed.
-
-        A follower outside the ISR then needs another fetch before it can join.
-        """
-        for progress in self.followers.values():
-            if progress.is_reported_by(clock):
-                progress.session_ended()
 
     def delete_before(self, offset: int) -> None:
         """Delete the records below ``offset``, as the leader. Followers learn about the deletion with their next fetch.
@@ -488,14 +419,7 @@ class Partition:
 
     def low_watermark(self, brokers: Mapping[int, BrokerRegistration]) -> int:
         """Return the offset below which no replica on a live broker has records."""
-        return min(
-            [self.log.log_start_offset]
-            + [
-                progress.log_start_offset
-                for replica, progress in self.followers.items()
-                if replica in brokers and not brokers[replica].fenced
-            ]
-        )
+        return self.followers.low_watermark(self.log.log_start_offset, brokers)
 
     def notify_low_watermark(self) -> None:
         """Notify the requests that wait for the low watermark, which may have moved."""
@@ -516,10 +440,7 @@ class Partition:
         the high watermark moves.
         """
         log = self.log
-        reached = log.log_end_offset
-        for progress in self._awaited_followers:
-            if progress.log_end_offset < reached:
-                reached = progress.log_end_offset
+        reached = self.followers.reached(log.log_end_offset)
         if reached > log.high_watermark and self.has_enough_replicas and not self.state.relies_on_elr:
             unstable = log.producers.first_unstable_offset
             log.high_watermark = reached
@@ -569,7 +490,7 @@ class Partition:
         """Use a copy of the log in another directory from now on."""
         log.config = self.log.config
         log.on_damage = self.log.on_damage
-        log.tombstones_kept_from = self._tombstones_kept_from
+        log.tombstones_kept_from = self.followers.tombstones_kept_from
         self._log = log
 
     def begin_truncation(self) -> None:

@@ -455,10 +455,10 @@ async def test_a_replica_that_removes_its_log_does_not_join_the_isr_before_it_fe
             node.healing.watch(node.partition("t"))
             await held.wait()
             decided.set()
-            await eventually(lambda: not leader.partition("t").has_proposed_isr)
+            await eventually(lambda: not leader.partition("t").followers.has_proposed_isr)
             leader.in_sync._check_all(leader.partition("t"), time.monotonic())
             leader.in_sync.outsider_changed(leader.partition("t"), 2)
-            assert not leader.partition("t").has_proposed_isr
+            assert not leader.partition("t").followers.has_proposed_isr
             assert cluster.state("t").isr == (1,)
             end = leader.log("t").log_end_offset
             leader.partition("t").append(build([Record(0, now_ms(), b"061", b"x")]), acks=-1, now_ms=now_ms())

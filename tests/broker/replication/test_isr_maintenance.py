@@ -27,7 +27,7 @@ async def test_a_follower_that_stops_leaves_the_isr_and_joins_again(tmp_path: Pa
         await eventually(lambda: leader.high_watermark == 1)
         await cluster[3].stop()
         leader.append(batch(b"b"), acks=-1, now_ms=now_ms())
-        await eventually(lambda: leader.followers[2].log_end_offset == 2)
+        await eventually(lambda: leader.followers.progress[2].log_end_offset == 2)
         cluster[1].in_sync._check_all(leader, time.monotonic() + 2 * hour_s)  # the search in two hours
         await eventually(lambda: leader.high_watermark == 2)
         assert cluster.state("t").isr == (1, 2)
@@ -80,7 +80,7 @@ async def test_all_partitions_that_a_broker_follows_are_looked_at_when_it_is_bac
             cluster.alter(name, isr=(1,))
             leader = cluster[1].partition(name)
             leader.append(batch(b"a"), acks=1, now_ms=now_ms())
-            await eventually(lambda: leader.followers[2].log_end_offset == 1)  # noqa: B023
+            await eventually(lambda: leader.followers.progress[2].log_end_offset == 1)  # noqa: B023
         cluster.fence(2, fenced=False)
         await eventually(lambda: all(cluster.state(name).isr == (1, 2) for name in names))
 
@@ -102,11 +102,11 @@ async def test_both_isrs_count_until_the_controller_has_responded(tmp_path: Path
         await asked.wait()
         await cluster[2].stop()
         leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
-        assert leader.maximal_isr == {1, 2}
+        assert not leader.followers.is_outsider(2)
         assert leader.high_watermark == 0
         assert leader.is_acknowledged(0) is None
         answer.set()
-        await eventually(lambda: not leader.has_proposed_isr)
+        await eventually(lambda: not leader.followers.has_proposed_isr)
         assert leader.state.isr == cluster.state("t").isr == (1, 2)
 
 
@@ -132,10 +132,10 @@ async def test_a_refused_isr_is_withdrawn(tmp_path: Path) -> None:
         await cluster.create("t", [1, 2])
         cluster.alter("t", isr=(1,))
         leader = cluster[1].partition("t")
-        await eventually(lambda: len(cluster[1].asked) == 1 and not leader.has_proposed_isr)
+        await eventually(lambda: len(cluster[1].asked) == 1 and not leader.followers.has_proposed_isr)
         await cluster[2].stop()
         leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
-        assert leader.maximal_isr == {1}
+        assert leader.followers.is_outsider(2)
 
 
 async def test_many_proposals_are_sent_in_several_requests_without_a_pause(
@@ -208,7 +208,9 @@ async def test_a_leader_that_loses_one_log_goes_on_asking_for_the_others(tmp_pat
         await cluster.create("kept", [1, 2])
         for topic in ("lost", "kept"):
             cluster.alter(topic, isr=(1,))
-        await eventually(lambda: all(cluster[1].partition(topic).has_proposed_isr for topic in ("lost", "kept")))
+        await eventually(
+            lambda: all(cluster[1].partition(topic).followers.has_proposed_isr for topic in ("lost", "kept"))
+        )
         cluster[1].partition("lost").lose_log()
         is_away = False
         await eventually(lambda: cluster.state("kept").isr == (1, 2))
@@ -222,12 +224,12 @@ async def test_many_isrs_that_change_alike_are_one_line_of_the_log(
     async with nodes(tmp_path, 2, replica_lag_time_max_ms="2000") as cluster:
         await cluster.create("t", [1, 2], partitions=count)
         led = [cluster[1].partition("t", index) for index in range(count)]
-        await eventually(lambda: all(each.state.isr == (1, 2) and not each.has_proposed_isr for each in led))
+        await eventually(lambda: all(each.state.isr == (1, 2) and not each.followers.has_proposed_isr for each in led))
         caplog.clear()  # a machine that stands still has changed them before
         await cluster[2].stop()
         for partition in led:
             partition.append(batch(b"a"), acks=1, now_ms=now_ms())
-        await eventually(lambda: all(each.state.isr == (1,) and not each.has_proposed_isr for each in led))
+        await eventually(lambda: all(each.state.isr == (1,) and not each.followers.has_proposed_isr for each in led))
     lines: list[Any] = [record for record in caplog.records if record.message == "the ISR has changed"]
     assert sum(line.partitions for line in lines) == count
     assert len(lines) < count

@@ -53,10 +53,10 @@ async def test_the_high_watermark_is_the_lowest_end_offset_in_the_isr(bench: Ben
     assert partition.end_visible(Isolation.LOG_END) == 5
     partition.follower_fetched(OTHER, 3, 0, at(1.0))
     assert partition.high_watermark == 3, "broker 3 is not in sync: the high watermark does not wait for it"
-    assert partition.followers[OTHER].last_caught_up_s == NEVER_S
+    assert partition.followers.progress[OTHER].last_caught_up_s == NEVER_S
     partition.follower_fetched(OTHER, 5, 0, at(2.0))
     assert partition.high_watermark == 5
-    assert partition.followers[OTHER].last_caught_up_s == 2.0
+    assert partition.followers.progress[OTHER].last_caught_up_s == 2.0
     partition.follower_fetched(OTHER, 4, 0, at(3.0))
     assert partition.high_watermark == 5, "it never goes back"
 
@@ -82,10 +82,10 @@ async def test_the_proposed_isr_counts_though_the_present_one_is_published_again
     partition.propose_isr((BROKER, OTHER))
     partition.change(replace(partition.state))  # what the answer said, from the metadata
     bench.write("t", 1)
-    assert partition.has_proposed_isr
+    assert partition.followers.has_proposed_isr
     assert partition.high_watermark == 0, "once OTHER is in sync it must have what is committed"
     bench.alter("t", isr=(BROKER,))
-    assert not partition.has_proposed_isr
+    assert not partition.followers.has_proposed_isr
     assert partition.high_watermark == 1
 
 
@@ -121,7 +121,7 @@ async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None
     partition.follower_fetched(OTHER, 2, 0, at(0.0))
     bench.alter("t", leader=OTHER)
     assert not partition.is_leader
-    assert not partition.followers
+    assert not partition.followers.progress
     with pytest.raises(KafkaError) as refused:
         partition.append(batch(), acks=1, now_ms=0)
     assert code_of(refused) == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -133,7 +133,9 @@ async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None
     assert partition.log.end_offset_for_epoch(2) == (2, 4)
     partition.follower_fetched(OTHER, 4, 0, at(1.0))
     bench.alter("t", leader=BROKER)
-    assert partition.followers[OTHER].last_fetched_s == NEVER_S, "it was elected again: they may have truncated"
+    assert partition.followers.progress[OTHER].last_fetched_s == NEVER_S, (
+        "it was elected again: they may have truncated"
+    )
 
 
 async def test_a_replica_waits_while_its_log_knows_a_higher_leader_epoch(bench: Bench) -> None:

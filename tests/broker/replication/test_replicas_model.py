@@ -271,11 +271,11 @@ class Replicas(RuleBasedStateMachine):
         if replica is None:
             return
         partition = replica.partition
-        if not partition.has_proposed_isr:
+        if not partition.followers.has_proposed_isr:
             view = LeaderSnapshot(
                 replica.id,
                 partition.state,
-                partition.followers,
+                partition.followers.progress,
                 partition.log.log_end_offset,
                 partition.high_watermark,
                 partition.epoch_start_offset,
@@ -283,7 +283,7 @@ class Replicas(RuleBasedStateMachine):
             isr = in_sync.wanted_isr(view, replica.metadata.image.brokers, self.now_s, LAG_MAX_S)
             if isr is not partition.state.isr:
                 partition.propose_isr(isr)
-        if partition.has_proposed_isr and answer is not Answer.LATER:
+        if partition.followers.has_proposed_isr and answer is not Answer.LATER:
             self.answer(replica, answer)
 
     def answer(self, replica: Replica, answer: Answer) -> None:
@@ -292,8 +292,8 @@ class Replicas(RuleBasedStateMachine):
         known = (partition.state.leader_epoch, partition.state.partition_epoch)
         if known != (state.leader_epoch, state.partition_epoch):
             return  # the metadata will tell
-        asked = partition._proposed_isr
-        epochs = {each: progress.broker_epoch for each, progress in partition.followers.items()}
+        asked = partition.followers._proposed_isr
+        epochs = {each: progress.broker_epoch for each, progress in partition.followers.progress.items()}
         if all(self.lives(each) and epochs.get(each, -1) in (-1, self.image.brokers[each].epoch) for each in asked):
             self.decide(asked, state.leader)
             if answer is Answer.ARRIVES:

@@ -184,7 +184,7 @@ def preferred_replica(
     own = image.brokers.get(partition.broker_id)
     rack = own.rack if own is not None else None
     offered = [ReplicaView(partition.broker_id, rack, partition.log.log_end_offset, 0.0, True)]
-    for replica, progress in partition.followers.items():
+    for replica, progress in partition.followers.progress.items():
         broker = image.brokers.get(replica)
         if (
             broker is not None

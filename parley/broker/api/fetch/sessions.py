@@ -198,7 +198,7 @@ class FetchSession:
 
     def _forget(self, target: FetchTarget) -> None:
         if self.is_follower and target.partition is not None:
-            target.partition.follower_session_ended(self.clock)
+            target.partition.followers.session_ended(self.clock)
         target.bind(None)
         target.session = None
         self.changed.pop(target, None)

@@ -187,7 +187,7 @@ class WaitingFetch(Delayed[Any]):
         Returns False if the next fetch must do this, because this fetch has already waited.
         """
         partition = target.partition
-        progress = None if partition is None else partition.followers.get(self._params.replica_id)
+        progress = None if partition is None else partition.followers.progress.get(self._params.replica_id)
         if partition is None or progress is None or (progress.has_fetched and progress.is_reported_by(self._clock)):
             return True
         if self._fetch_state is not _LOOKING:

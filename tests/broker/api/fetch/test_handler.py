@@ -280,10 +280,10 @@ async def test_a_follower_whose_log_has_diverged_is_not_counted(bench: FetchBenc
     bench.write("t", 3)
     await bench.fetch(ask("t", 5, last_fetched_epoch=0, log_start_offset=0), replica_id=OTHER, version=12)
     partition = bench.partition("t")
-    assert partition.followers[OTHER].log_end_offset == -1
+    assert partition.followers.progress[OTHER].log_end_offset == -1
     assert partition.high_watermark == 0
     await bench.fetch(ask("t", 3, last_fetched_epoch=0, log_start_offset=0), replica_id=OTHER, version=12)
-    assert partition.followers[OTHER].log_end_offset == partition.high_watermark == 3
+    assert partition.followers.progress[OTHER].log_end_offset == partition.high_watermark == 3
 
 
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "disk"])
@@ -482,7 +482,7 @@ async def test_a_follower_that_drops_a_partition_is_not_counted_as_fetching_it(b
     await bench.fetch(ends, session_id=session, session_epoch=2, **follower)
     forgotten = [FetchRequest.ForgottenTopic(topic="b", partitions=[0])]
     await bench.fetch(session_id=session, session_epoch=3, forgotten_topics_data=forgotten, **follower)
-    fetched = {name: bench.partition(name).followers[OTHER].last_fetched_s for name in "ab"}
+    fetched = {name: bench.partition(name).followers.progress[OTHER].last_fetched_s for name in "ab"}
     assert fetched["a"] > fetched["b"] == NEVER_S
 
 
@@ -542,7 +542,7 @@ async def test_a_followers_session_corrects_progress_reported_outside_of_it(benc
     asked = ask("t", 3, log_start_offset=0, last_fetched_epoch=0)
     answer = await bench.fetch(asked, session_epoch=0, **follower)
     await bench.fetch(session_id=answer.session_id, session_epoch=1, **follower)
-    progress = bench.partition("t").followers[OTHER]
+    progress = bench.partition("t").followers.progress[OTHER]
     assert progress.log_end_offset == 3
     await bench.fetch(ask("t", log_start_offset=0), replica_id=OTHER, version=11)  # with the same replica id
     assert progress.log_end_offset == 0
@@ -658,7 +658,7 @@ async def test_a_follower_whose_log_has_diverged_makes_no_progress(bench: FetchB
     partition = bench.partition("t")
     for asked in (ask("t", 8, log_start_offset=0, last_fetched_epoch=0), ask("t", 9, log_start_offset=0)):
         await bench.fetch(asked, **follower)
-        assert partition.followers[OTHER].log_end_offset == -1
+        assert partition.followers.progress[OTHER].log_end_offset == -1
         assert partition.high_watermark == 0
     await bench.fetch(ask("t", 3, log_start_offset=0, last_fetched_epoch=0), **follower)
     assert partition.high_watermark == 3
