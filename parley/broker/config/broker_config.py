@@ -41,8 +41,13 @@ class BrokerConfig(BrokerKeys):
         cluster_default: Mapping[str, str],
         per_broker: Mapping[str, str],
         third_party_keys: Mapping[str, Key[Any]],
+        *,
+        for_listener: bool = False,
     ):
-        """Parse and check all layers. Raises ConfigError with all problems."""
+        """Parse and check all layers. Raises ConfigError with all problems.
+
+        With ``for_listener``, ``per_broker`` also contains the keys of one listener, without their prefix.
+        """
         given = {**static, **cluster_default, **per_broker}
         keys = {**self.KEYS, **third_party_keys} if third_party_keys else self.KEYS
         parsed, problems = parse_all(keys, given)
@@ -58,7 +63,7 @@ class BrokerConfig(BrokerKeys):
         }
         self.__dict__.update(values)
         if not problems:
-            problems = problems_between(self)
+            problems = problems_between(self, for_listener=for_listener)
         if problems:
             raise ConfigError(problems)
 
@@ -82,7 +87,8 @@ class BrokerConfig(BrokerKeys):
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
         if not own:
             return self
-        return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}, self.third_party_keys)
+        layer = {**self.per_broker, **own}
+        return BrokerConfig(self.static, self.cluster_default, layer, self.third_party_keys, for_listener=True)
 
     def texts_for_listener(self, name: str, mechanism: str = "") -> dict[str, str]:
         """Return the text of each key that is set, for one listener and one SASL mechanism.

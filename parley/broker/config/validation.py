@@ -15,11 +15,16 @@ _MAP_BYTES_MIN = 1 << 20
 
 class Rule(NamedTuple):
     """A condition on a configuration. If it does not hold, ``key`` is reported, and ``allowed`` completes
-    "it must be". ``allowed`` may contain attributes of ``config`` in braces."""
+    "it must be". ``allowed`` may contain attributes of ``config`` in braces.
+
+    A rule with ``across_listeners`` reads another listener's keys, so the configuration for one listener cannot tell:
+    there, the keys of that listener replace those that the others inherit.
+    """
 
     key: str
     holds: Callable[[BrokerKeys], bool]
     allowed: str
+    across_listeners: bool = False
 
 
 def _same_id(config: BrokerKeys) -> bool:
@@ -215,17 +220,18 @@ RULES = (
         "sasl.mechanism.inter.broker.protocol",
         _brokers_can_log_in,
         "among the sasl.enabled.mechanisms of the inter-broker listener",
+        across_listeners=True,
     ),
 )
 
 
-def problems_between(config: BrokerKeys) -> list[Problem]:
-    """Return a problem for every rule that the configuration violates. Each value must already be valid
-    individually."""
+def problems_between(config: BrokerKeys, *, for_listener: bool) -> list[Problem]:
+    """Return a problem for every rule that the configuration, or the configuration for one listener, violates. Each
+    value must already be valid individually."""
     return [
         Problem(rule.key, _value(config, rule.key), rule.allowed.format(config=config))
         for rule in RULES
-        if not rule.holds(config)
+        if not (for_listener and rule.across_listeners) and not rule.holds(config)
     ]
 
 

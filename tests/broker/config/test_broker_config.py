@@ -364,6 +364,22 @@ def test_a_listener_may_have_values_of_its_own() -> None:
     assert broker.max_connections == 10
     assert broker.for_listener("PLAINTEXT").max_connections == 3
     assert broker.for_listener("OTHER") is broker
+
+
+def test_the_mechanisms_of_a_listener_do_not_concern_the_brokers_listener() -> None:
+    """Brokers log in on their own listener, which inherits its mechanisms."""
+    broker = BrokerConfig.from_properties(
+        {
+            "listeners": "SASL_PLAINTEXT://:9092,CLIENTS://:9093",
+            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+            "security.inter.broker.protocol": "SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+            "listener.name.clients.sasl.enabled.mechanisms": "OAUTHBEARER",
+        }
+    )
+    assert broker.for_listener("CLIENTS").sasl_enabled_mechanisms == ("OAUTHBEARER",)
+    assert broker.for_listener("SASL_PLAINTEXT").sasl_enabled_mechanisms == ("SCRAM-SHA-512",)
     assert broker.warnings == ()
 
 
