@@ -42,6 +42,8 @@ _PARLEY: Final = (
     *("parley.tools.cli.topics", "parley.tools.cli.librdkafka", "rich.table"),
 )
 """What every broker, and most commands, import."""
+_CONNECT: Final = ("parley.pipeline.connect.run_worker", "parley.tools.cli.connect")
+"""What a Connect worker imports: four times as much as a broker."""
 _SPARK: Final = (
     *("pyspark.worker", "pyspark.sql.worker.commit_data_source_write", "pyspark.sql.worker.create_data_source"),
     *("pyspark.sql.worker.data_source_pushdown_filters", "pyspark.sql.worker.lookup_data_sources"),
@@ -110,7 +112,8 @@ class PreloadedProcess:
 def preloaded_command(*words: str) -> list[str]:
     """Return the command line of a small process that starts ``parley WORDS`` and ends with it. It passes SIGINT and
     SIGTERM on. If it is killed, so is the command."""
-    return [str(_forking(_PARLEY).program("parley", "-m", "parley")), *words]
+    modules = _CONNECT if words[:1] == ("connect",) else _PARLEY
+    return [str(_forking(modules).program("parley", "-m", "parley")), *words]
 
 
 def preloaded_path() -> str:

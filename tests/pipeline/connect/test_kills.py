@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from parley import Broker
 from tests.pipeline.connect.workers import Reader, file_sink, file_source, settings, until
+from tests.support.preloaded import preloaded_command
 
-ROOT = Path(__file__).parents[3]
 PARTITIONS = 4
 RECORDS = 20_000
 
@@ -33,11 +31,9 @@ class WorkerProcess:
     """A process of ``parley connect distributed``."""
 
     def __init__(self, properties: Path) -> None:
-        command = [sys.executable, "-m", "parley", "connect", "distributed", str(properties)]
         self.process = subprocess.Popen(
-            command,
+            preloaded_command("connect", "distributed", str(properties)),
             cwd=properties.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

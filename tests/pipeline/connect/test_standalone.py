@@ -16,6 +16,7 @@ from parley import Broker
 from parley.tools.cli import main
 from tests.pipeline.connect.driving import WAIT_S, until
 from tests.support.http import HTTP
+from tests.support.preloaded import preloaded_command
 
 pytestmark = pytest.mark.slow
 
@@ -42,16 +43,14 @@ def worker(connect_broker: Broker, tmp_path: Path) -> Path:
     return properties
 
 
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "parley", "connect", "standalone", *map(str, words)]
-
-
 def started(*words: object) -> tuple[subprocess.Popen[str], str]:
     """Start a worker. Returns its process and URL when it is ready."""
+    return ready(preloaded_command("connect", "standalone", *map(str, words)))
+
+
+def ready(command: list[str]) -> tuple[subprocess.Popen[str], str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        command(*words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("Connect is ready: "), line
@@ -120,7 +119,8 @@ def test_killed_it_loses_nothing(worker: Path, ends: list[subprocess.Popen[str]]
 def test_a_supervised_worker_is_started_again(worker: Path, ends: list[subprocess.Popen[str]]) -> None:
     folder = worker.parent
     (folder / "in.txt").write_text("a\n")
-    supervisor, _ = started(worker, folder / "source.properties", folder / "sink.json", "--supervise")
+    words = map(str, [worker, folder / "source.properties", folder / "sink.json", "--supervise"])
+    supervisor, _ = ready([sys.executable, "-m", "parley", "connect", "standalone", *words])
     ends.append(supervisor)
     until(lambda: lines(folder / "out.txt"), lambda found: "a" in found)
     listed = ["ps", "-o", "pid=", "--ppid", f"{supervisor.pid}"]
