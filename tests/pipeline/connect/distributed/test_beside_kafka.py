@@ -58,7 +58,7 @@ async def _health(client: httpx.AsyncClient) -> int:
         return 0
 
 
-@pytest.mark.parametrize("support", ["disabled", "enabled"])
+@pytest.mark.parametrize("support", ["enabled", pytest.param("disabled", marks=pytest.mark.soak)])
 async def test_one_group(connect_broker: Broker, tmp_path: Path, support: str) -> None:
     """This includes exactly-once sources: with them, the leaders write in transactions and fence each other."""
     bootstrap, group, source = connect_broker.bootstrap_servers, f"beside-{uuid4().hex[:8]}", tmp_path / "in.txt"
