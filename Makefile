@@ -30,8 +30,10 @@ $(VENV)/.brokers: pyproject.toml setup.py $(SOURCES) | environment
 	touch $@
 
 # Requirements of an extra of what is installed already. To install this folder again would compile its modules again.
+# --no-compile: Python compiles a module when it is first imported, and most modules of these packages never are. Spark's
+# packages are compiled: its workers must start within ten seconds.
 $(VENV)/.ready: $(VENV)/.brokers
-	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[test,lint]'
+	$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check 'parley-broker[test,lint]'
 	touch $@
 
 build: $(VENV)/.ready  ## the environment in .venv, some modules compiled
@@ -43,7 +45,7 @@ $(VENV)/.spark: $(VENV)/.brokers
 	touch $@
 
 $(VENV)/.plot: $(VENV)/.spark
-	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[plot]'
+	$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check 'parley-broker[plot]'
 	touch $@
 
 spark: $(VENV)/.spark  ## the pipeline's other requirements: Spark, and Java if it is missing
