@@ -1,6 +1,16 @@
 """Internal topics, whose partitions store the state of coordinators: appending to them, and reading them back.
 
 A key, such as a group id or a transactional id, is stored in the partition that it hashes to, as in Kafka.
+
+Rules of reading back a damaged log:
+
+* A range that another replica may have is not skipped, even if that replica is down: the read fails, the runtime
+  repeats it, and clients get COORDINATOR_LOAD_IN_PROGRESS, until the range is healed. An older state would break what
+  was acknowledged: a group would continue at an earlier offset, a transaction whose commit was acknowledged would be
+  aborted after its timeout, and a fenced producer could write again. Reading the range later would not undo that.
+* A range is skipped if it is lost: each other replica of the assignment lacks it or has it damaged, or there is none
+  (``Partition.is_lost``). Waiting would bring nothing back. So to give up the replicas that are down, an administrator
+  removes them from the assignment.
 """
 
 from __future__ import annotations
@@ -136,16 +146,13 @@ class InternalTopic:
         """Apply all records of a partition, up to its log end offset, to ``state``, in a thread.
 
         This broker may have been elected while it was still truncating the log as a follower. This method first waits
-        for the truncation, because removed records must not become part of the state. It skips a damaged range if no
-        live replica has a copy. Raises KafkaError if the log cannot be read, or while a damaged range may still be
-        healed.
+        for the truncation, because removed records must not become part of the state. It skips a damaged range if it is
+        lost. Raises KafkaError if the log cannot be read, or while a damaged range may still be healed.
         """
         await self._partitions.opened()
         replica = self._partitions.find(self.name, partition)
         await self._partitions.truncated(replica)
-        return await asyncio.get_running_loop().run_in_executor(
-            None, read_back, replica.log, state, replica.has_no_copy
-        )
+        return await asyncio.get_running_loop().run_in_executor(None, read_back, replica.log, state, replica.is_lost)
 
     def open(self, partition: int) -> InternalPartition:
         """Return the log of a partition that this broker leads. Raises KafkaError if it is not hosted here."""
@@ -230,11 +237,11 @@ class InternalPartition:
         self._purgatory.unsubscribe(self._replica, subscriber)
 
 
-def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange], bool]) -> ReadBack:
+def read_back(log: Log, state: ShardState, is_lost: Callable[[DamagedRange], bool]) -> ReadBack:
     """Apply all records of a log to ``state``. Blocks while it reads from disk.
 
-    Skips a damaged range that cannot be healed: one for which ``has_no_copy`` returns True. Raises KafkaError if the
-    log cannot be read.
+    Skips a damaged range that can never be healed: one for which ``is_lost`` returns True. Raises KafkaError if the log
+    cannot be read.
     """
     found = ReadBack()
     offset, end = log.log_start_offset, log.log_end_offset
@@ -243,7 +250,7 @@ def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange],
         try:
             data = memoryview(log.read(offset, READ_BYTES, up_to=end, min_one_batch=True).read())
         except DamagedOffset as error:
-            if not has_no_copy(error.damaged):
+            if not is_lost(error.damaged):
                 raise
             found.skip(offset, error)
             offset = error.damaged.last_offset + 1

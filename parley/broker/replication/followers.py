@@ -111,6 +111,14 @@ class Followers:
                 reached = progress.log_end_offset
         return reached
 
+    def ending_before(self, offset: int) -> set[int]:
+        """Return the followers, alive or not, whose logs ended at or before ``offset`` at their last fetch. Can be
+        called from any thread.
+
+        They cannot have later records that this leader cannot read, unless the records were damaged after that fetch.
+        """
+        return {replica for replica, progress in self.progress.items() if 0 <= progress.log_end_offset <= offset}
+
     def low_watermark(self, leader_start: int, brokers: Mapping[int, BrokerRegistration]) -> int:
         """Return the offset below which neither the leader, whose log starts at ``leader_start``, nor a follower on a
         live broker has records."""

@@ -32,7 +32,8 @@ from parley.broker.network.peers import Peers
 from parley.broker.replication.damaged_partition import DamagedPartition, HealEvent, HealState, sources
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
-from parley.broker.replication.range_fetch import FetchedBatches, fetch_batches
+from parley.broker.replication.range_fetch import FetchedBatches, LackedRecords, fetch_batches
+from parley.broker.replication.unhealed_range import UnhealedRange
 from parley.broker.runtime.tasks import TaskSet
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -65,7 +66,13 @@ class _Refused(NamedTuple):
     def facts(self) -> dict[str, object]:
         """The range and the reasons, for the log."""
         replicas = "; ".join(f"broker {replica}: {reason}" for replica, reason in self.reasons.items())
-        return {**facts_of(self.damage), "replicas": replicas or "no other replica is alive"}
+        return {**facts_of(self.damage), "replicas": replicas or "there is no other replica"}
+
+    @property
+    def unhealed(self) -> UnhealedRange:
+        """The range, and the replicas that do not have it."""
+        lacked_by = (replica for replica, reason in self.reasons.items() if isinstance(reason, LackedRecords))
+        return UnhealedRange(self.damage, frozenset(lacked_by))
 
     @property
     def is_compacted_otherwise(self) -> bool:
@@ -177,7 +184,7 @@ class Healing:
         if not (self._partitions.hosts(partition) and partition.is_open):
             damaged.step(HealEvent.LEAVE)
             return
-        partition.unhealed = tuple(each.damage for each in refused)
+        partition.unhealed = tuple(each.unhealed for each in refused)
         if not partition.log.damage:
             partition.before_start_over = None
             damaged.step(HealEvent.HEAL)
@@ -296,8 +303,10 @@ class Healing:
         Returns None, or, if no replica could supply the records, the error of each replica, by broker id. Raises
         ``HealingInterrupted``.
         """
-        reasons: dict[int, KafkaError] = {}
-        for source in sources(partition.state, self._broker_id, self._metadata.image.live_broker_ids()):
+        live = self._metadata.image.live_broker_ids()
+        dead = set(partition.state.replicas) - live - {self._broker_id}
+        reasons = {replica: KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "it is down") for replica in sorted(dead)}
+        for source in sources(partition.state, self._broker_id, live):
             try:
                 async with self._logs.compaction_paused(partition.log):
                     await self._fetch(partition, source, damage)

@@ -22,6 +22,7 @@ from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Partitio
 from parley.broker.metrics.catalogue.clients import TopicMetrics
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.followers import Followers
+from parley.broker.replication.unhealed_range import UnhealedRange
 from parley.broker.runtime.purgatory import Purgatory
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -146,7 +147,7 @@ class Partition:
         self._isr_policy: IsrPolicy = isr_policy or FixedIsr()
         self._is_truncating = False
         self._deferred: PartitionState | None = None  # to be applied after the truncation
-        self.unhealed: tuple[DamagedRange, ...] = ()
+        self.unhealed: tuple[UnhealedRange, ...] = ()
         """The damaged ranges of the log that no other live replica has. ``Healing`` assigns them."""
         self.before_start_over: Callable[[], Awaitable[None]] | None = None
         """Set if this replica must fetch its log again from the beginning. The fetcher stops fetching, calls this
@@ -532,7 +533,13 @@ class Partition:
 
     def has_no_copy(self, damage: DamagedRange) -> bool:
         """Return True if no other live replica can supply the records of a damaged range."""
-        return len(self.state.replicas) == 1 or any(
-            each.first_offset <= damage.first_offset and damage.last_offset <= each.last_offset
-            for each in self.unhealed
-        )
+        return len(self.state.replicas) == 1 or any(each.covers(damage) for each in self.unhealed)
+
+    def is_lost(self, damage: DamagedRange) -> bool:
+        """Return True if no other replica, alive or not, can have the records of a damaged range.
+
+        A replica cannot have them if it answered so, or if this broker leads and the replica's log ends before them.
+        """
+        lacked_by = self.followers.ending_before(damage.first_offset)
+        lacked_by.update(*(each.lacked_by for each in self.unhealed if each.covers(damage)))
+        return lacked_by >= set(self.state.replicas) - {self.broker_id}

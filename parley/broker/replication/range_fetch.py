@@ -10,6 +10,9 @@ Rules of this module:
   leader epoch is the one in this replica's leader-epoch cache for its offset. So the records of a replica whose log has
   diverged from this log are not used (docs/storage.md, "Mending", describes the case of an epoch that started in the
   range).
+* "The replica lacks the records" is what the replica itself says about an offset in the range. An error that is found
+  here, a replica that cannot answer, and a replica that has not committed the records yet, prove nothing: the replica
+  may have the records.
 * The part of the range below the log start is not fetched, because the other replica may have removed it, too. Only the
   batch that contains the log start reaches below it.
 """
@@ -35,6 +38,10 @@ THROTTLES_MAX = 10
 too."""
 
 
+class LackedRecords(KafkaError):
+    """The other replica answered that it does not have the records, or that its copy is damaged, too."""
+
+
 class Ask(Protocol):
     """Sends a request to the other replica (``Client.send``)."""
 
@@ -56,14 +63,19 @@ async def fetch_batches(
     """Fetch the batches from ``offset`` to ``last_offset``, about ``max_bytes`` at most.
 
     ``has_gaps`` is True if offsets may be missing between batches, as after compaction. Raises ``KafkaError``: an error
-    of the other replica, OFFSET_NOT_AVAILABLE if the records are not committed there yet, or CORRUPT_MESSAGE if the
-    batches do not belong in this log.
+    of the other replica (``LackedRecords`` if it does not have the records), OFFSET_NOT_AVAILABLE if the records are
+    not committed there yet, or CORRUPT_MESSAGE if the batches do not belong in this log.
     """
     behind = _unknown_up_to(partition, last_offset, has_gaps=has_gaps)
     if behind is not None:
         await _check_agreement(ask, partition, behind)
     start = partition.log.log_start_offset
-    data, records = await _fetch(ask, partition, max(offset, start), max_bytes)
+    try:
+        data, records = await _fetch(ask, partition, max(offset, start), max_bytes)
+    except KafkaError as error:
+        if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
+            raise LackedRecords(error.code) from error
+        raise
     epochs = partition.log.leader_epochs if behind is None else None
     batches = checked_batches(records, offset, last_offset, epochs, log_start=start, has_gaps=has_gaps)
     return batches._replace(lacks_tombstones=data.snapshot_id.end_offset > offset)

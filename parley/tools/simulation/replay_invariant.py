@@ -49,7 +49,7 @@ class ReplayInvariant:
 
     def _compare(self, machine: Machine, runtime: CoordinatorRuntime[Any], partition: int, log: Log, live: Any) -> None:
         replayed = runtime._make_state(partition)
-        read_back(log, replayed, has_no_copy=lambda damaged: False)
+        read_back(log, replayed, is_lost=lambda damaged: False)
         replayed.loaded(0)
         expected, found = lasting(replayed), lasting(live)
         for name in sorted(expected.keys() | found.keys()):

@@ -173,7 +173,7 @@ def test_a_partition_whose_disk_has_failed_says_so() -> None:
 
 
 async def read_back(
-    log: Log, state: Values, *, has_no_copy: bool = True, truncate: Callable[[], None] = lambda: None
+    log: Log, state: Values, *, is_lost: bool = True, truncate: Callable[[], None] = lambda: None
 ) -> ReadBack:
     """Read a log as the partition of an internal topic. ``truncate`` is what a truncation that has begun removes."""
 
@@ -184,7 +184,7 @@ async def read_back(
         assert partition is replica
         truncate()
 
-    replica = SimpleNamespace(log=log, has_no_copy=lambda damaged: has_no_copy)
+    replica = SimpleNamespace(log=log, is_lost=lambda damaged: is_lost)
     partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: replica, truncated=truncated)
     return await InternalTopic("__topic", partitions, Purgatory(), lambda: 0).read(0, state)
 
@@ -244,10 +244,10 @@ def damaged(path: Path) -> Log:
     return filled(path, known=LastKnown(clean=True, recovery_point=3))
 
 
-async def test_damaged_records_are_skipped_once_no_replica_can_have_them(tmp_path: Path) -> None:
+async def test_damaged_records_are_skipped_only_if_no_replica_can_have_them(tmp_path: Path) -> None:
     log = damaged(tmp_path)
     with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
-        await read_back(log, Values(), has_no_copy=False)
+        await read_back(log, Values(), is_lost=False)
     state = Values()
     found = await read_back(log, state)
     assert (sorted(state.values), found.skipped, found.end_offset) == ([b"a", b"c"], 1, 3)

@@ -227,13 +227,36 @@ async def test_without_another_copy_the_damage_is_named_and_the_rest_is_served(
         verify(node.log("t"))
         (damage,) = node.log("t").damage
         await eventually(lambda: node.partition("t").has_no_copy(damage))
+        assert not node.partition("t").is_lost(damage)
         assert error_of(node, damage.first_offset) is ErrorCode.CORRUPT_MESSAGE
         assert error_of(node, damage.last_offset + 1) is None
         named = next(record for record in caplog.records if "no intact copy" in record.getMessage())
         assert (named.levelname, named.__dict__["first_offset"]) == ("ERROR", damage.first_offset)
+        assert named.__dict__["replicas"] == "broker 2: BROKER_NOT_AVAILABLE: it is down"
         await cluster.start(2)
         await whole(node)
         assert error_of(node, damage.first_offset) is None
+
+
+async def test_records_are_lost_only_if_every_replica_of_the_assignment_lacks_them(tmp_path: Path) -> None:
+    """Two replicas are damaged at the same place. The third may be intact, but is down, until it is removed."""
+    async with nodes(tmp_path, 3) as cluster:
+        await filled(cluster, [1, 2, 3])
+        await cluster[3].stop()
+        cluster.fence(3, fenced=True)
+        for number in (1, 2):
+            await cluster[number].stop()
+            flip(segment_files(cluster[number])[1], 1000)
+        for number in (1, 2):
+            await cluster.start(number)
+        for number in (1, 2):
+            verify(cluster[number].log("t"))
+        partition = cluster[1].partition("t")
+        (damage,) = partition.log.damage
+        await eventually(lambda: any(2 in each.lacked_by for each in partition.unhealed))
+        assert not partition.is_lost(damage)
+        cluster.alter("t", replicas=(1, 2), isr=(1, 2))
+        assert partition.is_lost(damage)
 
 
 async def test_the_only_replica_refuses_damaged_records_at_once(tmp_path: Path) -> None:

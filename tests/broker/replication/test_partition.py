@@ -12,6 +12,7 @@ from parley.broker.metadata.changes import PartitionsAdded
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication.follower_progress import NEVER_S
 from parley.broker.replication.partition import Isolation, Partition
+from parley.broker.replication.unhealed_range import UnhealedRange
 from parley.broker.runtime.purgatory import Delayed
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
@@ -284,8 +285,33 @@ async def test_a_range_without_a_copy_may_lie_inside_one_that_no_replica_could_g
 ) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     partition = bench.partition("t")
-    partition.unhealed = (DamagedRange(2, 8, "altered"),)
+    partition.unhealed = (UnhealedRange(DamagedRange(2, 8, "altered"), frozenset({OTHER})),)
     assert partition.has_no_copy(DamagedRange(*damaged, "altered")) is is_inside
+    assert partition.is_lost(DamagedRange(*damaged, "altered")) is is_inside
+
+
+@pytest.mark.parametrize(
+    ("replicas", "lacked_by", "ends", "is_lost"),
+    [
+        ((BROKER,), set(), {}, True),
+        ((BROKER, OTHER, 3), {OTHER, 3}, {}, True),
+        ((BROKER, OTHER, 3), {OTHER}, {}, False),
+        ((BROKER, OTHER, 3), {OTHER}, {3: 2}, True),
+        ((BROKER, OTHER, 3), {OTHER}, {3: 3}, False),
+    ],
+    ids=["no other replica", "both answered", "one is down", "one ends before", "one ends inside"],
+)
+async def test_a_range_is_lost_only_if_no_replica_of_the_assignment_can_have_it(
+    bench: Bench, replicas: tuple[int, ...], lacked_by: set[int], ends: dict[int, int], is_lost: bool
+) -> None:
+    """A replica that is down may have it."""
+    await bench.create("t", replicas=replicas)
+    bench.write("t", 9)
+    partition, damage = bench.partition("t"), DamagedRange(2, 8, "altered")
+    partition.unhealed = (UnhealedRange(damage, frozenset(lacked_by)),)
+    for replica, end in ends.items():
+        partition.follower_fetched(replica, end, 0, at(1.0))
+    assert partition.is_lost(damage) is is_lost
 
 
 class Watching(Delayed[None]):

@@ -10,7 +10,7 @@ import pytest
 from parley.broker.metadata.types import PartitionState
 from parley.broker.metrics.catalogue.clients import TopicMetrics
 from parley.broker.replication.partition import Partition, Purgatories
-from parley.broker.replication.range_fetch import checked_batches, fetch_batches
+from parley.broker.replication.range_fetch import LackedRecords, checked_batches, fetch_batches
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -92,7 +92,7 @@ class Source:
     async def __call__(self, request: Request) -> Any:
         assert isinstance(request, FetchRequest)
         self.asked.append(request)
-        data = FetchResponse.PartitionData(partition_index=0, high_watermark=20, **self.data)
+        data = FetchResponse.PartitionData(partition_index=0, high_watermark=20, **{"records": b"", **self.data})
         return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(partitions=[data])])
 
 
@@ -145,18 +145,33 @@ async def test_the_other_replica_tells_if_it_lacks_tombstones(
 
 
 @pytest.mark.parametrize(
-    ("data", "code"),
+    ("data", "code", "lacks_them"),
     [
-        ({"records": b""}, ErrorCode.OFFSET_NOT_AVAILABLE),
-        ({"records": b"", "error_code": ErrorCode.OFFSET_OUT_OF_RANGE}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({"records": b""}, ErrorCode.OFFSET_NOT_AVAILABLE, False),
+        ({"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}, ErrorCode.OFFSET_OUT_OF_RANGE, True),
+        ({"error_code": ErrorCode.CORRUPT_MESSAGE}, ErrorCode.CORRUPT_MESSAGE, True),
+        ({"error_code": ErrorCode.KAFKA_STORAGE_ERROR}, ErrorCode.KAFKA_STORAGE_ERROR, False),
+        ({"error_code": ErrorCode.UNKNOWN_LEADER_EPOCH}, ErrorCode.UNKNOWN_LEADER_EPOCH, False),
+        ({"records": batch(10, 11)}, ErrorCode.CORRUPT_MESSAGE, False),  # compacted otherwise: it ends at 20
     ],
 )
 async def test_a_replica_without_the_records_is_an_error(
-    partition: Partition, data: dict[str, Any], code: ErrorCode
+    partition: Partition, data: dict[str, Any], code: ErrorCode, lacks_them: bool
 ) -> None:
+    """Only its own answer proves that it lacks them."""
     with pytest.raises(KafkaError) as raised:
         await fetch_batches(Source(**data), partition, 10, 19, max_bytes=1000, has_gaps=False)
-    assert raised.value.code == code
+    assert (raised.value.code, isinstance(raised.value, LackedRecords)) == (code, lacks_them)
+
+
+async def test_a_replica_that_ends_behind_the_range_is_not_said_to_lack_it(partition: Partition) -> None:
+    """It is asked for the next leader epoch first, which it may not have fetched yet."""
+    partition.log_end_offset = 30  # type: ignore[attr-defined]
+    source = Source(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    with pytest.raises(KafkaError) as raised:
+        await fetch_batches(source, partition, 10, 19, max_bytes=1000, has_gaps=False)
+    assert source.asked[0].topics[0].partitions[0].fetch_offset == 20
+    assert not isinstance(raised.value, LackedRecords)
 
 
 async def test_a_fetch_that_is_throttled_is_sent_again(partition: Partition) -> None:

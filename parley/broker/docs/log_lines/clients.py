@@ -166,7 +166,8 @@ _COORDINATORS: Final = Section(
             "coordinator cannot read a partition: its clients wait until it can",
             "A disk failed, or a partition of an internal topic is damaged; see `error`. The coordinator retries after "
             "growing pauses.",
-            "Repair the disk, or heal the [damage](damage.md). With a traceback: please report it.",
+            "Repair the disk, or start the brokers of the other replicas, which may have the "
+            "[damaged records](damage.md#what-the-broker-does-about-damage). With a traceback: please report it.",
         ),
         Line(
             "coordinator reloads a partition: its state may differ from the log",
@@ -175,9 +176,10 @@ _COORDINATORS: Final = Section(
         ),
         Line(
             "coordinator skipped records that it cannot decode",
-            "A client wrote other records into an internal topic, or records are damaged; see `first` for the first "
-            "one.",
-            "Do not allow clients to write to internal topics. ([authorization](authorization.md))",
+            "A client wrote other records into an internal topic, or records are damaged and no replica has them; see "
+            "`first` for the first one.",
+            "Do not allow clients to write to internal topics ([authorization](authorization.md)). Check the disk "
+            "([damage](damage.md#what-the-broker-does-about-damage)).",
         ),
         Line(
             "a client wrote to a coordinator's partition: these records take effect at the next load",
