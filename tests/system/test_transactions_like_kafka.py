@@ -289,18 +289,18 @@ def unless_kafka_failed(mine: Any, theirs: Any) -> object:
 
 
 def test_any_order_of_requests_has_the_same_responses(tmp_path: Path) -> None:
-    compare(tmp_path, range(20))
+    compare(tmp_path, range(10))
 
 
 def test_producers_continue_alike_when_the_epochs_of_their_ids_are_used_up(tmp_path: Path) -> None:
-    compare_at_the_end_of_the_epochs(tmp_path, range(20))
+    compare_at_the_end_of_the_epochs(tmp_path, range(8))
 
 
 @pytest.mark.soak
 def test_many_orders_of_requests_have_the_same_responses(tmp_path: Path) -> None:
-    compare(tmp_path, range(20, 320))
+    compare(tmp_path, range(10, 320))
 
 
 @pytest.mark.soak
 def test_many_producers_continue_alike_when_the_epochs_of_their_ids_are_used_up(tmp_path: Path) -> None:
-    compare_at_the_end_of_the_epochs(tmp_path, range(20, 320))
+    compare_at_the_end_of_the_epochs(tmp_path, range(8, 320))
