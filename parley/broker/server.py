@@ -176,7 +176,7 @@ class BrokerServer:
             await adopt_topics(environment, parts)
         self.health.starting("opening its partitions")
         await parts.partitions.opened()
-        await parts.logs.set_strays_aside(parts.partitions.wants)
+        await parts.logs.strays.set_all_aside(parts.partitions.wants)
         self._serving = await serve(environment, parts, listening, bound.endpoints)
         if environment.owns_process:
             self._exhaustion = watch_for_exhaustion(environment, parts)

@@ -27,8 +27,8 @@ from parley.storage.unsettled_logs import UnsettledLogs
 T = TypeVar("T")
 
 
-class CopiesOwner(Protocol):
-    """The part of the log manager that copies use."""
+class LogsOwner(Protocol):
+    """The part of the log manager that copies and strays use."""
 
     @property
     def compaction_paused(self) -> Callable[[Log], AbstractAsyncContextManager[None]]:
@@ -46,7 +46,7 @@ class LogCopies:
 
     def __init__(
         self,
-        owner: CopiesOwner,
+        owner: LogsOwner,
         settings: LogSettings,
         locations: LogLocations,
         unsettled: UnsettledLogs,

@@ -37,8 +37,8 @@ from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.log_place import LogEvents, LogSettings, SharedByLogs
 from parley.storage.new_log import NewLog
-from parley.storage.partition_metadata import encode_id
 from parley.storage.resource_exhaustion import RESERVES
+from parley.storage.stray_logs import StrayLogs
 from parley.storage.unsettled_logs import UnsettledLogs
 
 T = TypeVar("T")
@@ -118,9 +118,7 @@ class LogManager:
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._shared: dict[LogDirectory, SharedByLogs] = {}  # of the last log that was created in each directory
         self.copies = LogCopies(self, self._settings, self._locations, self.unsettled, self._maintenance, self.failures)
-        self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
-        """Returns True if the topic with this id is known to have been deleted. The log of a topic that is neither
-        known nor known to be deleted is a stray."""
+        self.strays = StrayLogs(self, self.directories, self._locations, self.unsettled, self._maintenance)
         self.broker_epoch: Callable[[], int] = lambda: NO_EPOCH
         """Returns the latest broker epoch of this process; ``NO_EPOCH`` before the broker is registered. A clean
         shutdown writes the epoch into the markers (KIP-966)."""
@@ -386,7 +384,7 @@ class LogManager:
         log = self._locations.only(key)
         if log is None:
             if topic_id is not None:
-                await self._choose_twin(key, topic_id)
+                await self.strays.choose_twin(key, topic_id)
             await self._locations.free(key)
             log = self.get(topic, partition)
         if log is None:
@@ -468,66 +466,6 @@ class LogManager:
         aside = directory.set_aside(log.directory, self._settings.random, mark)
         log.moved(aside)
         return [aside]
-
-    # --- Strays ---
-
-    async def set_strays_aside(self, is_wanted: Callable[[Log], bool]) -> None:
-        """Set aside the logs for which ``is_wanted`` returns False, and all twins that are not current. Called once the
-        metadata is known.
-
-        A log is deleted if ``was_deleted`` returns True for its topic; otherwise it is renamed to ``-stray`` and kept.
-        """
-        for directory in self.online():
-            for log in self.logs_in(directory):
-                key = (log.topic, log.partition)
-                if not is_wanted(log) or not self._locations.is_current(key, log):
-                    await self._set_stray_aside(key, log, directory)
-
-    async def set_stray_aside(self, topic: str, partition: int, *, topic_id: UUID) -> None:
-        """Set aside the log of this topic's partition, if there is one, as ``set_strays_aside`` does."""
-        key = (topic, partition)
-        for directory in self.online():
-            log = self._locations.logs_in(directory).get(key)
-            if log is not None and log.topic_id in (None, topic_id):
-                await self._set_stray_aside(key, log, directory)
-
-    async def _choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
-        """If the partition has several logs, make the log of this topic the current one and set the others aside."""
-        twins = self._locations.twins(key)
-        right = next((twin for twin in twins if twin[1].topic_id == topic_id), None)
-        if right is not None:
-            self._locations.choose(key, right[1], right[0])
-        for directory, log in twins:
-            if not self._locations.is_current(key, log):
-                await self._set_stray_aside(key, log, directory)
-
-    async def _set_stray_aside(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
-        await self._locations.free(key)
-        if self._locations.logs_in(directory).get(key) is not log:
-            return
-        deleted = log.topic_id is not None and self.was_deleted(log.topic_id)
-        with self._locations.busy(key):
-            async with self.compaction_paused(log):
-                self._locations.remove(key, log, directory)
-            self.unsettled.settle(log)
-            try:
-                aside = await self.run(
-                    directory, self.set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
-                )
-                if deleted:  # before the checkpoints are written, which may need the space on a full disk
-                    for path in aside:
-                        await self.run(directory, directory.remove, path)
-                await self._maintenance.checkpoint(directory)
-            except KafkaError as error:
-                _log.error("a stray log cannot be set aside", extra={"path": str(log.directory), "reason": str(error)})
-                return
-        if not aside:
-            return
-        facts = {"topic_id": encode_id(log.topic_id) if log.topic_id else None, "path": str(aside[0])}
-        if deleted:
-            _log.info("deleting a log: its topic was deleted while this broker could not delete it", extra=facts)
-        else:
-            _log.warning("a stray log is set aside: remove it if its records are not needed", extra=facts)
 
     async def checkpoint(self, log: Log) -> None:
         """Write the checkpoints of the log's directory. Called after the log's end or start moved back, or after a

@@ -548,7 +548,7 @@ async def test_logs_that_are_not_wanted_any_more_are_set_aside(home: Home, caplo
         for partition in range(4):
             append(await manager.get_or_create("topic", partition, topic_id=TOPIC_ID), b"value")
     async with home.opened() as manager:
-        await manager.set_strays_aside(lambda log: log.partition == 0)
+        await manager.strays.set_all_aside(lambda log: log.partition == 0)
         assert [log.partition for log in manager.logs] == [0]
         found = sorted(name for path in home.paths for name in names(path))
         assert [name.partition(".")[0] for name in found] == [f"topic-{partition}" for partition in range(4)]
@@ -1092,13 +1092,13 @@ async def test_the_log_of_a_topic_deleted_meanwhile_is_removed_at_once_though_th
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async with home.opened() as manager:
-        manager.was_deleted = lambda topic_id: topic_id == TOPIC_ID
+        manager.strays.was_deleted = lambda topic_id: topic_id == TOPIC_ID
         with monkeypatch.context() as patch:
             patch.setattr("parley.storage.checkpoints.write_atomically", full)
-            await manager.set_strays_aside(lambda log: log.topic == "unknown")
+            await manager.strays.set_all_aside(lambda log: log.topic == "unknown")
         assert names(home.paths[0]) == {"unknown-0"}
     async with home.opened() as manager:
-        await manager.set_strays_aside(lambda log: False)
+        await manager.strays.set_all_aside(lambda log: False)
         (kept,) = names(home.paths[0])
         assert kept.endswith("-stray"), "no evidence that its topic was deleted"
 

@@ -284,7 +284,7 @@ class HostedPartitions:
             await asyncio.wait([self._tasks.start(remove(each), name=f"removal of {each!r}") for each in some])
 
     async def _set_aside(self, partition: Partition) -> None:
-        await self._logs.set_stray_aside(partition.topic, partition.index, topic_id=partition.topic_id)
+        await self._logs.strays.set_aside(partition.topic, partition.index, topic_id=partition.topic_id)
 
     async def _delete(self, partition: Partition) -> None:
         try:
@@ -441,5 +441,5 @@ class HostedPartitions:
                     raise
             other = self._logs.get(topic, index)
             if other is not None and other.topic_id is not None and self.hosts(partition):
-                await self._logs.set_stray_aside(topic, index, topic_id=other.topic_id)
+                await self._logs.strays.set_aside(topic, index, topic_id=other.topic_id)
         return None

@@ -122,7 +122,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     broker_id, lifecycle, partitions = base.broker_id, membership.lifecycle, base.partitions
     opened.manager.broker_epoch = lambda: lifecycle.clean_epoch
     opened.failures.report_logs_to(partitions.lose_logs)
-    opened.manager.was_deleted = partitions.was_deleted
+    opened.manager.strays.was_deleted = partitions.was_deleted
     opened.manager.compaction_paused = parts.log_cleaner.paused
     long_lived = LongLivedObjects(owns_process=environment.owns_process)
     environment.undo.callback(long_lived.close)

@@ -263,7 +263,7 @@ async def test_the_log_of_another_topic_of_the_name_is_removed_only_if_that_topi
     """Its file with the topic id may be altered, or the store may have forgotten the topic."""
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         logs = broker.server.parts.logs
-        monkeypatch.setattr(logs, "was_deleted", lambda topic_id: was_deleted)
+        monkeypatch.setattr(logs.strays, "was_deleted", lambda topic_id: was_deleted)
         other = await logs.get_or_create("x", 0, topic_id=UUID(int=7))
         append(other, b"of another topic")
         await create(client, {"x": 1})
