@@ -186,9 +186,10 @@ def _openssl_name(suite: str) -> str:
 
 
 def _check_cipher(context: ssl.SSLContext, suite: str) -> None:
-    if _is_tls_1_3(suite):
-        return
     try:
-        context.set_ciphers(_openssl_name(suite))
+        if not _is_tls_1_3(suite):
+            context.set_ciphers(_openssl_name(suite))
+        elif suite not in {each["name"] for each in context.get_ciphers()}:
+            raise ssl.SSLError
     except ssl.SSLError:
         raise BadKeyStore(f"ssl.cipher.suites: OpenSSL has no suite {suite}") from None

@@ -114,6 +114,7 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         "expected PEM or PKCS12": {"keystore_type": "BCFKS"},
         "expected https": {"endpoint_identification_algorithm": "ldaps"},
         "no suite TLS_NULL": {"cipher_suites": "TLS_NULL_WITH_NULL_NULL"},
+        "no suite TLS_AES_265_GCM_SHA384": {"cipher_suites": "TLS_AES_265_GCM_SHA384"},
         "no suite for the versions": {"cipher_suites": "TLS_AES_128_GCM_SHA256", "enabled_protocols": "TLSv1.2"},
         "need each other": {"keystore_key": other.key()},
         "keystore.key are both set": {"keystore_key": other.key(), "keystore_location": str(tmp_path)},
