@@ -327,11 +327,13 @@ async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backen
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_in_isr", [True, False], ids=["in the ISR", "out of the ISR"])
 @pytest.mark.parametrize("is_controller_dead", [True, False], ids=["controller dead", "controller alive"])
 async def test_the_embedded_store_is_set_back_while_one_broker_is_dead(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_controller_dead: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_controller_dead: bool, is_in_isr: bool
 ) -> None:
-    """The brokers that run know that the dead one had left the ISR, so their partitions do not wait for it."""
+    """The partitions do not wait for the dead broker: it had left the ISR, or it cannot have acknowledged records
+    without one of the brokers that run."""
     database = tmp_path / "coordination" / "store.db"
     async with Cluster(SETTINGS, brokers=3, data_dir=tmp_path) as cluster:
         topic = Topic(cluster)
@@ -343,10 +345,13 @@ async def test_the_embedded_store_is_set_back_while_one_broker_is_dead(
             await fault(cluster, topic, Random(5))
             controller = controller_of(cluster, 1)
             dead = controller if is_controller_dead else next(each for each in cluster.brokers if each != controller)
-            await cluster.kill(dead)
-            await topic.produce()  # also waits until the dead broker has left the ISR
+            if not is_in_isr:
+                await cluster.kill(dead)
+                await topic.produce()  # also waits until the dead broker has left the ISR
             epoch = max(cluster.brokers[each].server.metadata.image.controller_epoch for each in running(cluster))
             copy.backup(live)
+            if is_in_isr:
+                await cluster.kill(dead)
         await next_controller(cluster, epoch)
         await topic.produce()
         assert await topic.missing() == []

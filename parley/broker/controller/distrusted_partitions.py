@@ -5,7 +5,7 @@ may be lower than those in the logs. So each partition loses its leader, ISR and
 from the reports of all replicas (``elections/unclean_leader_choice.py``), under an epoch above all reported epochs.
 
 If the controller itself ran while the store was set back, it still has the metadata that the store has lost. Then a
-partition waits only for the replicas that were eligible in that metadata (``_awaited``).
+partition waits only for the replicas that were eligible in that metadata (``_awaited``), or for a quorum of the others.
 
 A log contains no trace of an epoch in which nothing was written. So each broker also reports the highest leader epoch
 that it has seen for any partition. See docs/coordination.md, "A store that was set back".
@@ -13,17 +13,36 @@ that it has seen for any partition. See docs/coordination.md, "A store that was 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
-from parley.broker.controller.broker_reports import BrokerReport
+from parley.broker.controller.broker_reports import BrokerReport, Replica
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.unclean_leader_choice import Quorum
 from parley.broker.metadata.changes import BrokerRegistered, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.light_dataclasses import dataclass
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Distrusted:
+    """The number of partitions that lost their leader, and the quorums that suffice to elect another one."""
+
+    partitions: int
+    quorums: Mapping[Replica, Quorum]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A partition according to the metadata that the store has lost."""
+
+    state: PartitionState
+    acknowledging: int
+    """The least number of replicas that have acknowledged a record together."""
 
 
 def distrust_all(
@@ -33,9 +52,9 @@ def distrust_all(
     *,
     missing: MetadataImage | None = None,
     rules: RulesOf | None = None,
-) -> Decision[int]:
+) -> Decision[Distrusted]:
     """Remove the leaders, ISRs and ELRs of all partitions, so that a recovery elects leaders under epochs above
-    ``leader_epoch``. Returns the number of partitions.
+    ``leader_epoch``.
 
     ``missing`` is the newest metadata that any member has seen, if this broker has it. The store has lost it.
 
@@ -43,16 +62,19 @@ def distrust_all(
     brokers are removed from their registrations, so that a replica does not count as lost only because its directory
     differs from the one in the store.
     """
-    partitions = [
-        PartitionChanged(topic, index, distrusted(state, leader_epoch, _awaited(image, missing, rules, topic, index)))
-        for topic, index, state in image.partitions()
-    ]
+    partitions, quorums = [], {}
+    for topic, index, state in image.partitions():
+        known = _known(image, missing, rules, topic, state, index)
+        awaited = () if known is None else _awaited(state, known)
+        partitions.append(PartitionChanged(topic, index, distrusted(state, leader_epoch, awaited)))
+        if known is not None:
+            quorums[image.topics[topic].topic_id, index] = _quorum(state, known)
     brokers = [
         BrokerRegistered(replace(broker, log_dirs=()))
         for broker in image.brokers.values()
         if broker.log_dirs and broker.incarnation_id not in present
     ]
-    return Decision((*partitions, *brokers), len(partitions))
+    return Decision((*partitions, *brokers), Distrusted(len(partitions), quorums))
 
 
 def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport) -> list[PartitionChanged]:
@@ -88,26 +110,44 @@ def _waits_for_recovery(state: PartitionState) -> bool:
     return state.leader == NO_LEADER and not state.isr and not state.elr
 
 
-def _awaited(
-    image: MetadataImage, missing: MetadataImage | None, rules: RulesOf | None, topic: str, index: int
-) -> tuple[int, ...]:
+def _known(
+    image: MetadataImage,
+    missing: MetadataImage | None,
+    rules: RulesOf | None,
+    topic: str,
+    state: PartitionState,
+    index: int,
+) -> _Known | None:
+    """Return what ``missing``, the metadata that the store has lost, contains about a partition; None if that is
+    nothing, or if the partition had other replicas."""
+    known = None if missing is None else missing.partition(topic, index)
+    if missing is None or rules is None or known is None:
+        return None
+    is_same_topic = image.topics[topic].topic_id == missing.topics[topic].topic_id
+    if not is_same_topic or set(known.replicas) != set(state.replicas):
+        return None
+    return _Known(known, min(rules(each, topic).min_insync_replicas for each in (image, missing)))
+
+
+def _awaited(state: PartitionState, known: _Known) -> tuple[int, ...]:
     """Return the replicas that must report before a leader is elected; empty for all of them.
 
-    These are the replicas in the ISR and the ELR according to ``missing``, the metadata that the store has lost. The
-    other replicas lacked acknowledged records then. Later changes may be unknown, because the broker that saw them is
-    dead. So fewer than ``min.insync.replicas`` replicas are left out: they cannot have acknowledged a record by
-    themselves.
+    These are the replicas in the ISR and the ELR according to the metadata that the store has lost. The other replicas
+    lacked acknowledged records then. Later changes may be unknown, because the broker that saw them is dead. So fewer
+    than ``min.insync.replicas`` replicas are left out: they cannot have acknowledged a record by themselves.
     """
-    state = image.partition(topic, index)
-    known = None if missing is None else missing.partition(topic, index)
-    if missing is None or rules is None or state is None or known is None:
+    if known.state.leader == NO_LEADER:
         return ()
-    is_same_topic = image.topics[topic].topic_id == missing.topics[topic].topic_id
-    if not is_same_topic or set(known.replicas) != set(state.replicas) or known.leader == NO_LEADER:
-        return ()
-    awaited = tuple(each for each in state.replicas if each in known.isr or each in known.elr)
-    at_least = min(rules(each, topic).min_insync_replicas for each in (image, missing))
-    return awaited if len(state.replicas) - len(awaited) < at_least else ()
+    awaited = tuple(each for each in state.replicas if each in known.state.isr or each in known.state.elr)
+    return awaited if len(state.replicas) - len(awaited) < known.acknowledging else ()
+
+
+def _quorum(state: PartitionState, known: _Known) -> Quorum:
+    """Return how many replicas suffice if one that is awaited is dead. The others, too, cannot have acknowledged a
+    record by themselves."""
+    size = len(state.replicas) - known.acknowledging + 1
+    eligible = (*known.state.isr, *known.state.elr) or known.state.last_known_elr  # if the store was set back twice
+    return Quorum(frozenset(state.replicas), frozenset(eligible), max(1, size))
 
 
 def distrusted(state: PartitionState, epoch: int = NO_EPOCH, awaited: tuple[int, ...] = ()) -> PartitionState:

@@ -68,7 +68,7 @@ class LiveBrokers:
         self._listener = listener
         self._rules = rules
         self._recovery = recovery
-        self._set_back = StoreSetBack(controller, rules, recovery.metrics)
+        self._set_back = StoreSetBack(controller, rules, recovery)
         self._silence_s = silence_s
         self._monotonic = monotonic
         self._present: set[int] | None = None  # the group's members, or None until they are known

@@ -19,11 +19,11 @@ from functools import partial
 from parley.broker.controller.controller import Controller, Outranked, StoreChanged
 from parley.broker.controller.distrusted_partitions import distrust_all
 from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS
 from parley.broker.metadata.terms import NO_TERM, Term, contradicts, terms_from_bytes
 from parley.broker.metadata.types import BrokerRegistration
-from parley.broker.metrics.catalogue.replication import ElectionMetrics
 from parley.broker.runtime.tasks import race
 from parley.consensus.backend import At, Backend, Check, Delete, Entry
 from parley.consensus.errors import PreconditionFailed
@@ -41,10 +41,10 @@ them."""
 class StoreSetBack:
     """Makes the controller distrust a store that was set back."""
 
-    def __init__(self, controller: Controller, rules: RulesOf, metrics: ElectionMetrics) -> None:
+    def __init__(self, controller: Controller, rules: RulesOf, recovery: UncleanRecovery) -> None:
         self._controller = controller
         self._rules = rules
-        self._metrics = metrics
+        self._recovery = recovery
 
     async def check_store(
         self, store: Backend, members: Callable[[], Awaitable[Collection[BrokerRegistration]]]
@@ -122,13 +122,14 @@ class StoreSetBack:
         if missing is not None and any(member.seen > missing.term for member in members):
             missing = None  # it may name outdated ISRs, too
         decide = partial(distrust_all, present=present, leader_epoch=highest, missing=missing, rules=self._rules)
-        partitions = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
+        found = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
         self._controller.forget_earlier_terms()  # only now: the next term needs them if this one ends earlier
-        self._metrics.set_backs += 1
+        self._recovery.accept_quorums(found.quorums)
+        self._recovery.metrics.set_backs += 1
         _log.error(
             "the coordination store was set back to an older state: each partition gets a leader when the replicas "
             "that may have its last records have reported their logs",
-            extra={"partitions": partitions, "reason": reason},
+            extra={"partitions": found.partitions, "reason": reason},
         )
 
 

@@ -10,7 +10,7 @@ from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.brokers import register_broker
 from parley.broker.controller.distrusted_partitions import distrust_all, distrusted
 from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
-from parley.broker.controller.elections.unclean_leader_choice import recover_leader, recover_leaders
+from parley.broker.controller.elections.unclean_leader_choice import Quorum, recover_leader, recover_leaders
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 from parley.protocol.errors import ErrorCode
@@ -68,7 +68,7 @@ def test_no_replica_of_a_distrusted_partition_is_eligible_and_all_are_awaited() 
 def test_all_partitions_are_distrusted_and_the_directories_of_brokers_that_are_away_forgotten() -> None:
     before = image(STATE, replace(STATE, leader=2))
     decision = distrust_all(before, {UUID(int=1)})
-    assert decision.result == 2
+    assert (decision.result.partitions, decision.result.quorums) == (2, {}), "min.insync.replicas is not known"
     after = before.with_changes(decision.changes)
     assert after.topics["t"].partitions == (distrusted(STATE), distrusted(replace(STATE, leader=2)))
     assert [after.brokers[number].log_dirs for number in (1, 2, 3)] == [(DIRECTORY,), (), ()]
@@ -96,6 +96,65 @@ def test_only_replicas_that_may_have_acknowledged_records_are_awaited_if_the_los
     before, missing = image(STATE), image(known)
     changes = distrust_all(before, (), missing=missing, rules=rules).changes
     assert before.with_changes(changes).topics["t"].partitions[0].last_known_elr == awaited
+
+
+@pytest.mark.parametrize(
+    ("known", "min_insync_replicas", "size", "eligible"),
+    [
+        (STATE, 2, 2, {1, 2, 3}),
+        (STATE, 1, 3, {1, 2, 3}),
+        (STATE, 3, 1, {1, 2, 3}),
+        (replace(STATE, isr=(1,), elr=(), last_known_elr=(2,)), 2, 2, {1}),
+        (distrusted(STATE, awaited=(1, 2)), 2, 2, {1, 2}),  # the store is set back again
+    ],
+)
+def test_a_quorum_of_replicas_suffices_if_the_lost_metadata_is_known(
+    known: PartitionState, min_insync_replicas: int, size: int, eligible: set[int]
+) -> None:
+    def rules(image: MetadataImage, topic: str) -> ElectionRules:
+        return ElectionRules(min_insync_replicas)
+
+    found = distrust_all(image(STATE), (), missing=image(known), rules=rules).result
+    assert found.quorums == {(TOPIC, 0): Quorum(frozenset((1, 2, 3)), frozenset(eligible), size)}
+
+
+def test_no_quorum_suffices_if_the_partition_had_other_replicas() -> None:
+    known = replace(STATE, replicas=(1, 2, 4))
+    assert not distrust_all(image(STATE), (), missing=image(known), rules=rules).result.quorums
+
+
+SHORTER = replace(log(5, 9), current_leader_epoch=6)
+CUT = replace(SHORTER, may_be_cut_by_power=True)
+LOST = ReplicaReport(5, 9, 9, 6, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "leader"),
+    [
+        (log(5, 10, current=6), SHORTER, 2),
+        (SHORTER, log(5, 10, current=6), 3),
+        (replace(log(4, 12, current=6), high_watermark=8), SHORTER, 3),
+        (SHORTER, CUT, NO_LEADER),
+        (SHORTER, LOST, NO_LEADER),
+        (SHORTER, replace(SHORTER, high_watermark=10), NO_LEADER),
+        (SHORTER, replace(SHORTER, current_leader_epoch=5, partition_epoch=40), NO_LEADER),
+    ],
+)
+def test_a_quorum_of_sound_replicas_elects_the_one_with_the_last_record(
+    second: ReplicaReport, third: ReplicaReport, leader: int
+) -> None:
+    """The first replica is dead, and was in the ISR. Of the others, each must be sound, and its report final."""
+    before = image(distrusted(STATE))
+    reports = {2: report(2, second), 3: report(3, third)}
+    quorums = {(TOPIC, 0): Quorum(frozenset((1, 2, 3)), frozenset((1, 2, 3)), 2)}
+    found = recover_leaders(before, [("t", 0)], reports, rules, quorums=quorums)
+    after = before.with_changes(found.changes).topics["t"].partitions[0]
+    assert after.leader == leader
+    assert [each.choice.is_unclean for each in found.result] == [False]
+    assert not recover_leaders(before, [("t", 0)], reports, rules).changes
+    for replicas, eligible in ((1, 2, 4), (1, 2, 3)), ((1, 2, 3), (1,)):
+        other = {(TOPIC, 0): Quorum(frozenset(replicas), frozenset(eligible), 2)}
+        assert not recover_leaders(before, [("t", 0)], reports, rules, quorums=other).changes
 
 
 def test_a_lower_min_insync_replicas_in_the_lost_metadata_counts() -> None:

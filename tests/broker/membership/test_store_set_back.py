@@ -76,16 +76,16 @@ async def test_the_store_keeps_the_sign_until_the_partitions_have_been_distruste
             return 0
 
         monkeypatch.setattr(KeyValue, "next_id", next_id)
-        metrics = UncleanRecovery(metadata, None, lambda *_: ElectionRules()).metrics  # type: ignore[arg-type]
-        set_back = StoreSetBack(controller, lambda *_: ElectionRules(2), metrics)
+        recovery = UncleanRecovery(metadata, None, lambda *_: ElectionRules())  # type: ignore[arg-type]
+        set_back = StoreSetBack(controller, lambda *_: ElectionRules(2), recovery)
         await set_back.check_members([MEMBER])
         (state,) = metadata.image.topics["t"].partitions
         assert (state.leader, state.leader_epoch) == (NO_LEADER, 12)
-        assert metrics.set_backs == 1
+        assert recovery.metrics.set_backs == 1
         await controller.submit(counted("2"))
         assert not await is_contradicted()
         await set_back.check_members([MEMBER])
-        assert metrics.set_backs == 1
+        assert recovery.metrics.set_backs == 1
         term.cancel()
         await asyncio.wait({term})
 
@@ -99,8 +99,8 @@ class Office:
         self.metadata = Metadata(image.with_changes([TopicCreated(TopicImage("t", UUID(int=9), (state,)))]))
         self.backend, self.store = backend, KeyValue(backend)
         self.controller = Controller(1, b"one", Random(1), self.metadata, MetadataPublisher(self.metadata, Purgatory()))
-        metrics = UncleanRecovery(self.metadata, None, lambda *_: ElectionRules()).metrics  # type: ignore[arg-type]
-        self.set_back = StoreSetBack(self.controller, lambda *_: ElectionRules(2), metrics)
+        recovery = UncleanRecovery(self.metadata, None, lambda *_: ElectionRules())  # type: ignore[arg-type]
+        self.set_back = StoreSetBack(self.controller, lambda *_: ElectionRules(2), recovery)
 
     @asynccontextmanager
     async def held(self, during_term: Any = None) -> AsyncIterator[None]:

@@ -12,13 +12,17 @@
 * If the machines of all intact replicas have lost power, records that were on no disk may be lost. If at least
   ``min.insync.replicas`` are intact, the recovery counts as ``is_after_power_cut``: no better evidence can exist.
 * In all other cases the recovery is unclean: acknowledged records may be lost.
+* After a store was set back, a ``Quorum`` of sound replicas suffices, whatever ``last_known_elr`` contains. Sound means
+  that the log is undamaged and the machine has not lost power. A record was acknowledged by at least
+  ``min.insync.replicas`` replicas, so one of the quorum has it, and so has the replica that wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
 
-from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
+from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy, RulesOf
 from parley.broker.controller.elections.leader_choice import recovered
@@ -41,6 +45,22 @@ class Choice:
     """The number of records below the highest reported high watermark that the leader lacks."""
     awaited: tuple[int, ...] = ()
     """The brokers whose reports the recovery waits for. Empty if a leader was chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The number of replicas of a partition among which every acknowledged record is found."""
+
+    replicas: frozenset[int]
+    """All replicas of the partition. The quorum does not hold for other ones."""
+    eligible: frozenset[int]
+    """The replicas that had every acknowledged record when they were last heard of. A quorum has one of them."""
+    size: int
+
+    def is_reached(self, state: PartitionState, replicas: Set[int]) -> bool:
+        """Return True if these replicas contain a quorum."""
+        is_same = self.replicas == frozenset(state.replicas)
+        return is_same and len(self.replicas & replicas) >= self.size and not self.eligible.isdisjoint(replicas)
 
 
 def needs_recovery(state: PartitionState, strategy: RecoveryStrategy) -> bool:
@@ -124,10 +144,12 @@ def recover_leaders(
     rules: RulesOf,
     *,
     requested: bool = False,
+    quorums: Mapping[Replica, Quorum] | None = None,
 ) -> Decision[list[Recovery]]:
     """Elect leaders for those of the given partitions that only a recovery can give a leader.
 
-    ``requested`` is True if an operator has requested the election. Other partitions have no outcome.
+    ``requested`` is True if an operator has requested the election. Other partitions have no outcome. ``quorums``
+    contains the partitions for which a quorum of sound replicas suffices.
 
     ``reports`` contains the brokers' reports, by broker id. A report of a process that is no longer registered is
     ignored, and so is the report of a log that may still change.
@@ -151,11 +173,27 @@ def recover_leaders(
         topic_id = image.topics[topic].topic_id
         found = {b: present[b].replica(topic_id, index) for b in state.replicas if b in present}
         final = {b: report for b, report in found.items() if report.is_final(state.leader_epoch)}
+        if quorums and (quorum := quorums.get((topic_id, index))) is not None:
+            state = _awaiting_quorum(state, final, topic_rules, quorum)
         after, choice = recover_leader(state, final, topic_rules, strategy)
         if after is not state:
             changes.append(PartitionChanged(topic, index, after))
         outcomes.append(Recovery(topic, index, choice, final, is_early=len(final) < len(found)))
     return Decision(tuple(changes), outcomes)
+
+
+def _awaiting_quorum(
+    state: PartitionState, reports: Mapping[int, ReplicaReport], rules: ElectionRules, quorum: Quorum
+) -> PartitionState:
+    """Return the state in which only the sound replicas are awaited, or the same object if they are too few."""
+    sound = tuple(
+        broker
+        for broker in state.replicas
+        if broker in reports
+        and reports[broker].is_intact
+        and (rules.is_every_append_synced or not reports[broker].may_be_cut_by_power)
+    )
+    return replace(state, last_known_elr=sound) if quorum.is_reached(state, {*sound}) else state
 
 
 def _rank(state: PartitionState, broker: int, report: ReplicaReport) -> tuple[int, int, bool, int]:

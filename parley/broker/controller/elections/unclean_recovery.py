@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
@@ -22,6 +22,7 @@ from parley.broker.controller.elections.election_rules import RecoveryStrategy, 
 from parley.broker.controller.elections.leader_elections import ElectionOutcome, elect_unclean_leaders
 from parley.broker.controller.elections.leaderless_log import LeaderlessLog, Wait
 from parley.broker.controller.elections.unclean_leader_choice import (
+    Quorum,
     Recovery,
     awaited_at_least,
     needs_recovery,
@@ -63,8 +64,15 @@ class UncleanRecovery:
         self.request = request
         self._rules = rules
         self._leaderless: set[TopicPartition] | None = None  # None means that the whole image must be searched
+        self._quorums: dict[Replica, Quorum] = {}  # of partitions without a leader, during this broker's term
         self._wakeup = asyncio.Event()
         self._leaderless_log = self._new_log()
+
+    def accept_quorums(self, quorums: Mapping[Replica, Quorum]) -> None:
+        """From now on, a quorum of sound replicas suffices to elect the leaders of these partitions, until they have a
+        leader or the term ends."""
+        self._quorums = dict(quorums)
+        self._wakeup.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Record partitions that lost their leader, and try again after a change that may help (a subscriber of the
@@ -72,13 +80,17 @@ class UncleanRecovery:
         for change in delta.changes:
             match change:
                 case PartitionChanged(topic, index, state):
-                    if state.leader == NO_LEADER and self._leaderless is not None:
+                    if state.leader != NO_LEADER:
+                        if self._quorums and topic in image.topics:
+                            self._quorums.pop((image.topics[topic].topic_id, index), None)
+                    elif self._leaderless is not None:
                         self._leaderless.add((topic, index))
                         self._wakeup.set()
                 case BrokerRegistered() | ConfigReplaced():
                     self._wakeup.set()
                 case ControllerElected():
                     self._leaderless = None
+                    self._quorums = {}
                     self._wakeup.set()
                 case _:
                     pass
@@ -118,7 +130,9 @@ class UncleanRecovery:
         for begin in range(0, len(wanted), PARTITIONS_MAX):
             part = wanted[begin : begin + PARTITIONS_MAX]
             reports = await self._ask(part)
-            decide = partial(recover_leaders, wanted=part, reports=reports, rules=self._rules)
+            decide = partial(
+                recover_leaders, wanted=part, reports=reports, rules=self._rules, quorums=dict(self._quorums)
+            )
             outcomes: list[Recovery] = await controller.submit(decide, waits_for_store=True)
             self.note(outcomes)
             for outcome in outcomes:
@@ -148,7 +162,8 @@ class UncleanRecovery:
                 continue
             if key[0] not in strategies:
                 strategies[key[0]] = self._rules(image, key[0]).recovery
-            wait = wait_of(state, strategies[key[0]], live)
+            quorum = self._quorums.get((image.topics[key[0]].topic_id, key[1]))
+            wait = wait_of(state, strategies[key[0]], live, quorum)
             if wait is None:
                 wanted.append(key)
             else:
@@ -199,12 +214,14 @@ class UncleanRecovery:
             )
 
 
-def wait_of(state: PartitionState, strategy: RecoveryStrategy, live: Set[int]) -> Wait | None:
+def wait_of(
+    state: PartitionState, strategy: RecoveryStrategy, live: Set[int], quorum: Quorum | None = None
+) -> Wait | None:
     """Return the reason why a partition without a leader must wait, or None if its brokers can report now."""
     if not needs_recovery(state, strategy):
         return Wait(state.elr, is_ordinary=True)  # these brokers are all dead; if the ELR is empty, an operator decides
     dead = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in live)
-    if dead:
+    if dead and not (quorum is not None and quorum.is_reached(state, live)):
         return Wait(dead)
     return Wait(state.replicas, is_ordinary=True) if live.isdisjoint(state.replicas) else None
 

@@ -13,10 +13,13 @@ import pytest
 
 from parley.broker.controller.broker_reports import OFFLINE, BrokerReport, Replica, ReplicaReport
 from parley.broker.controller.brokers import fence_broker, register_broker
+from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections import leaderless_log, unclean_recovery
 from parley.broker.controller.elections.election_rules import RecoveryStrategy
 from parley.broker.controller.elections.leaderless_log import Wait
+from parley.broker.controller.elections.unclean_leader_choice import Quorum
 from parley.broker.controller.elections.unclean_recovery import UncleanRecovery, wait_of
+from parley.broker.metadata.changes import PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, DirectController, balanced, image_with
@@ -110,6 +113,22 @@ async def test_a_recovery_asks_nobody_until_the_last_known_replicas_are_alive(
         await bench.controller.submit(lambda image: register_broker(image, back, None, balanced))
         await bench.until_led()
     assert bench.leaders() == [1]
+
+
+async def test_a_dead_broker_is_not_awaited_if_the_others_are_a_quorum() -> None:
+    """The quorum holds until the partition has a leader."""
+    awaiting = replace(STATE, last_known_elr=(1, 2, 3))
+    bench = Bench(image_with(awaiting, awaiting, fenced=[1]))
+    bench.logs = dict.fromkeys((2, 3), INTACT)
+    async with running(bench):
+        await settled()
+        assert bench.asked == []
+        bench.recovery.accept_quorums({(TOPIC_ID, 0): Quorum(frozenset((1, 2, 3)), frozenset((1, 2)), 2)})
+        await bench.until(lambda: bench.leaders() == [2, NO_LEADER])
+        before = len(bench.asked)
+        await bench.controller.submit(lambda image: Decision((PartitionChanged(TOPIC, 0, awaiting),), None))
+        await settled()
+        assert (bench.leaders(), len(bench.asked)) == ([NO_LEADER] * 2, before)
 
 
 async def test_a_broker_that_does_not_respond_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
