@@ -60,6 +60,18 @@ def test_every_block_has_its_checksums(sizes: list[int], closed_after: int) -> N
     assert digest.covers_headers
 
 
+@pytest.mark.parametrize("taken_after", [1, 48, 49, 50, 999])
+def test_a_digest_of_many_small_batches_can_be_taken_at_any_time(taken_after: int) -> None:
+    data, builder = b"", DigestBuilder()
+    for number in range(1200):
+        batch = batch_of(b"small", base_offset=number)
+        builder.add(batch, [header for _, header in headers(batch)])
+        data += batch
+        if number == taken_after:
+            assert list(builder.digest(0).checksums) == sums_of(data)
+    assert list(builder.digest(0).checksums) == sums_of(data)
+
+
 @pytest.mark.parametrize("transactions", [None, 0, 0xFFFFFFFF])
 @pytest.mark.parametrize("of_extent", [True, False])
 def test_a_digest_may_have_the_checksum_of_the_transaction_index(transactions: int | None, of_extent: bool) -> None:
