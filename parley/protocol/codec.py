@@ -68,12 +68,15 @@ def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max
         decoder, by_reference, most = _decoders[cls, version]
     except KeyError:
         decoder, by_reference, most = _decoder(cls, version)
+    whole = data
     if by_reference:
         if type(data) is not memoryview:
-            data = memoryview(data)
-    elif type(data) is not bytes and len(data) <= _COPIED_BYTES_MAX:
+            whole = memoryview(data)
+        if len(data) > _COPIED_BYTES_MAX:
+            data = whole
+    if type(data) is not bytes and len(data) <= _COPIED_BYTES_MAX:
         data = bytes(data)
-    return decoder(data, pos, most if most < elements_max else elements_max)
+    return decoder(data, pos, most if most < elements_max else elements_max, whole)
 
 
 def encode(message: Message, version: int) -> bytes:

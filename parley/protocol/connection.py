@@ -171,11 +171,10 @@ class FrameReader:
         elif self._small_reads > _SMALL_READS and pos == end and length > _READ_BYTES_MIN:
             self._resize(max(length // 2, _READ_BYTES_MIN), b"")
             self._small_reads = 0
-        elif pos:
-            buffer[: end - pos] = buffer[pos:end]
-            self._end = end - pos
         else:
-            self._end = end
+            if 0 < pos < end:
+                buffer[: end - pos] = buffer[pos:end]
+            self._end = end - pos
 
     def _refuse(self, size: int, pos: int) -> None:
         start = bytes(self._buffer[pos : pos + 4])

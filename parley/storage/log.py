@@ -46,6 +46,8 @@ from parley.storage.timestamp_lookup import FoundRecord
 
 __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
 
+_CLIENT = Origin.CLIENT  # an attribute of an enum costs more than a global
+
 
 def needs_no_tombstones(now_s: float) -> int:
     """The ``tombstones_kept_from`` of a log that no partition owns."""
@@ -153,7 +155,7 @@ class Log(ReadableLog):
             batches,
             leader_epoch=leader_epoch,
             now_ms=now_ms,
-            is_client=origin is Origin.CLIENT,
+            is_client=origin is _CLIENT,
             header=header,
             transaction_version=transaction_version,
         )
@@ -178,7 +180,7 @@ class Log(ReadableLog):
 
     def _segment_for(self, size: int, last_offset: int, latest_timestamp: int, now_ms: int) -> Segment:
         segments, config = self._segments, self.config
-        if not segments.active.writable:
+        if not segments.active.is_writable():
             self._begin_files()
             segments.active.reopen(config)
         if not segments.takes(size, last_offset, latest_timestamp, config, now_ms):
@@ -531,7 +533,7 @@ class Log(ReadableLog):
                     if active.damage and active.damage[-1].end == active.size:
                         self._roll(self.log_end_offset)  # otherwise recovery would cut off the damage at the end
                         active = self._segments.active
-                    if active.writable or self._durability.has_changes:
+                    if active.is_writable() or self._durability.has_changes:
                         active.trim(self.log_end_offset)
                         self._durability.sealed(active)
                     self.flush()

@@ -58,9 +58,8 @@ def place(
     batches with their new headers."""
     placed = []
     for at, header in found:
-        assigned = assign(batches, at, header, offset, leader_epoch, append_time)
-        placed.append((at, assigned))
-        offset = assigned.next_offset
+        placed.append((at, assign(batches, at, header, offset, leader_epoch, append_time)))
+        offset += header.last_offset_delta + 1
     return placed
 
 
@@ -87,9 +86,12 @@ def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[Plac
     magic.
     """
     header = read_header(buffer) if first is None else first
-    found = [(0, header)] if header.size_bytes == len(buffer) else list(headers(buffer))
-    if not found or found[-1][0] + found[-1][1].size_bytes != len(buffer):
-        raise CorruptRecord("the data ends inside a batch")
+    if header.size_bytes == len(buffer):
+        found = [(0, header)]
+    else:
+        found = list(headers(buffer))
+        if not found or found[-1][0] + found[-1][1].size_bytes != len(buffer):
+            raise CorruptRecord("the data ends inside a batch")
     for _, header in found:
         if header.magic != MAGIC_V2 or header.last_offset_delta < 0:
             raise InvalidRecord(f"unsupported batch: magic {header.magic}, {header.last_offset_delta + 1} offsets")

@@ -58,11 +58,11 @@ class LogConfig:
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
 
-    @property
     def roll_ms(self) -> int:
-        """How long a segment takes appends, in milliseconds. In a compacted log, this is at most the time that its
-        records may stay dirty (KIP-354)."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
+        """Return how long a segment takes appends, in milliseconds. In a compacted log, this is at most the time that
+        its records may stay dirty (KIP-354)."""
+        is_compacted = "compact" in self.cleanup_policy  # not a property: appends call this
+        return min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
 
     @property
     def delete(self) -> bool:

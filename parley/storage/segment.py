@@ -202,10 +202,10 @@ class Segment(ReadableSegment):
 
         If this raises ``OSError``, nothing was appended.
         """
-        position, unindexed, largest = self.size, self._unindexed, self.largest
+        position, unindexed, largest = self.size, self._unindexed, self._largest or self.largest
         offsets, times = self.offset_index, self.time_index
         indexed = offsets.count, times.count
-        file = self.file
+        file = self._file or self.file
         try:
             _write(file.fd, data, position)
             for header in headers:
@@ -264,8 +264,8 @@ class Segment(ReadableSegment):
         return (
             self.size + size <= config.segment_bytes
             and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
-            and not self.offset_index.full
-            and not self.time_index.full
+            and not self.offset_index.is_full()
+            and not self.time_index.is_full()
         ) or (not self.size and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET)
 
     def age_ms(self, latest_timestamp: int, now_ms: int) -> int:
@@ -273,7 +273,9 @@ class Segment(ReadableSegment):
 
         If the first batch has no timestamp, returns the wall-clock time since the segment was created or opened.
         """
-        first = self.first_timestamp
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp
         return latest_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def seal(self, end_offset: int) -> None:
@@ -284,7 +286,7 @@ class Segment(ReadableSegment):
     def trim(self, end_offset: int) -> None:
         """Record the largest timestamp, trim the files to their contents, and write the digest of a segment that ends
         at ``end_offset``. Idempotent. Raises ``OSError``."""
-        if not self.writable:
+        if not self.is_writable():
             return
         if self.largest.timestamp >= 0:
             self.time_index.append(*self.largest)
@@ -303,9 +305,8 @@ class Segment(ReadableSegment):
             )
         self._digest = None
 
-    @property
-    def writable(self) -> bool:
-        """True if ``append`` may be called. If it is False, ``reopen`` must be called first."""
+    def is_writable(self) -> bool:
+        """Return True if ``append`` may be called, False if ``reopen`` must be called first."""
         return self.offset_index.writable
 
     def reopen(self, config: LogConfig) -> None:

@@ -73,7 +73,7 @@ class Segments:
             return False
         if not active.size:
             return True
-        age, roll = active.age_ms(latest_timestamp, now_ms), config.roll_ms
+        age, roll = active.age_ms(latest_timestamp, now_ms), config.roll_ms()
         jitter = config.segment_jitter_ms
         return age <= roll - self._jitter * (jitter if jitter < roll else roll)
 

@@ -212,6 +212,8 @@ class ProduceApi:
 
     def _produce(self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified) -> _Pending:
         """Prepare and append every partition's records."""
+        if not any(may_be_costly(data.records) for topic in request.topic_data for data in topic.partition_data):
+            return self._append_all(context, request, ready, verified)
         turn_ends = self._monotonic() + TURN_S
         costly = {
             id(data)
@@ -283,6 +285,11 @@ class ProduceApi:
         """Append the records in ``ready``. Prepare and append the other records."""
         new = self._new = self._new or _Constructors()
         progress = _Progress(new, self._wall_ms(), request.acks, request.transactional_id, ready, verified)
+        if _is_single(request):  # the usual small request: its time is not limited, so it needs no steps
+            topic = request.topic_data[0]
+            outcomes = [self._append_partition(context, progress, topic, topic.partition_data[0])]
+            named = new.topic(name=topic.name, topic_id=topic.topic_id, partition_responses=outcomes)
+            return self._finish(context, request, new.response(responses=[named]), progress)
         response = new.response(responses=[])
         steps = self._steps(context, request, progress, response)
         if self._take_turn(steps):
@@ -495,11 +502,16 @@ def _verified(outcomes: Mapping[int, Verification | KafkaError], ready: Ready) -
     return verified
 
 
+def _is_single(request: ProduceRequest) -> bool:
+    """Return True if the request names one partition."""
+    topics = request.topic_data
+    return len(topics) == 1 and len(topics[0].partition_data) == 1
+
+
 def _named_twice(request: ProduceRequest) -> Ready:
     """Return an error for each partition that the request names more than once, by id() of its data."""
-    topics = request.topic_data
-    if len(topics) == 1 and len(topics[0].partition_data) == 1:
+    if _is_single(request):
         return {}
-    everything = [((t.name, t.topic_id, data.index), data) for t in topics for data in t.partition_data]
+    everything = [((t.name, t.topic_id, data.index), data) for t in request.topic_data for data in t.partition_data]
     twice = named_twice(partition for partition, _ in everything)
     return {id(data): more_than_once("partition") for partition, data in everything if partition in twice}

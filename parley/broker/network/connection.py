@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._state is not _OPEN:
             return
-        self.last_active = self._owner.monotonic()
+        self.last_active = now = self._owner.monotonic()
         try:
             self._frames.extend(self._reader.buffer_updated(nbytes))
         except (FrameTooLarge, MalformedMessage) as malformed:
@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._reader.large_frame_bytes and not self._reserved:
             self._reserve()
-        self._advance()
+        self._advance_at(now)
 
     def _close_for_memory(self) -> None:
         """Close the connection because there is no memory for the request that is arriving. The client will retry
@@ -289,19 +289,27 @@ class Connection(asyncio.BufferedProtocol):
     # --- Requests ---
 
     def _advance(self) -> None:
-        """Begin the requests that may begin, send the responses that are ready, and pause or resume reading."""
+        self._advance_at(self._owner.monotonic())
+
+    def _advance_at(self, began: float) -> None:
+        """Begin the requests that may begin, send the responses that are ready, and pause or resume reading.
+
+        ``began`` is the current time, in monotonic seconds. Reading a clock takes as long as 20 simple calls.
+        """
         frames, responses = self._frames, self._responses
         ended: Disconnect | None = None
         if responses.unread and not responses.sender.blocked:
             responses.record_send_times()
         try:
             if frames:
-                began = self._owner.monotonic()
-                while frames and self._may_begin(frames[0], began + self._turn_left_s):
+                now = began
+                turn_ends = began + self._turn_left_s
+                while frames and self._may_begin(frames[0], now > turn_ends):
                     self._begin(frames.popleft())
                     if responses.unsent_bytes >= UNSENT_MAX:
                         self._send()
-                took = self._owner.monotonic() - began
+                    now = self._owner.monotonic()
+                took = now - began
                 self._owner.load.turns.used(took)
                 self._turn_left_s -= took
                 if self._turn_left_s < 0:  # the loop may read the next request before it serves other connections
@@ -329,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         frames = self._frames
         return not frames or (self._waiting_for_turn and len(frames) == 1 and self._reading)
 
-    def _may_begin(self, frame: memoryview, turn_ends: float) -> bool:
+    def _may_begin(self, frame: memoryview, has_had_turn: bool) -> bool:
         responses = self._responses
         if self._state is not _OPEN or responses.sender.blocked:
             return False
@@ -348,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         turns = self._owner.load.turns
         must_wait = turns.only_urgent and (turns.are_over or frame[:2] != URGENT_KEY)
-        if must_wait or self._owner.monotonic() > turn_ends:
+        if must_wait or has_had_turn:
             self._wait_for_turn()
         return not self._waiting_for_turn
 
@@ -504,7 +512,7 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher.metrics_of(pending.context).remote_seconds += now - pending.since
         pending.since = now
         self._responses.collect(now)
-        self._advance()
+        self._advance_at(now)
 
     def _send_last(self, pending: PendingResponse, disconnect: Disconnect) -> None:
         """Send the final response of a closing connection, unless it has none or an earlier response is

@@ -190,7 +190,7 @@ class Partition:
         if new_term:
             self._notify_all()
         if leads and self._log is not None:
-            self._advance_high_watermark(0)
+            self._advance_high_watermark(self._log, 0)
             if not self.has_enough_replicas:
                 self._purgatories.produce.notify(self)
 
@@ -234,7 +234,7 @@ class Partition:
             _log.warning("a log contains a higher leader epoch than the controller's: the replica waits", extra=facts)
         if self.is_leader:
             self._begin_leader_epoch(log)
-            self._advance_high_watermark(0)
+            self._advance_high_watermark(log, 0)
 
     @property
     def is_outdated(self) -> bool:
@@ -312,8 +312,11 @@ class Partition:
     @property
     def has_enough_replicas(self) -> bool:
         """True if at least ``min_in_sync`` replicas are in sync. This is faster than a comparison with the property."""
+        return self._has_enough_replicas(self.log)
+
+    def _has_enough_replicas(self, log: Log) -> bool:
         state, in_sync = self.state, len(self.state.isr)
-        return in_sync >= self.log.config.min_insync_replicas or in_sync >= len(state.replicas)
+        return in_sync >= log.config.min_insync_replicas or in_sync >= len(state.replicas)
 
     # --- Writing ---
 
@@ -334,13 +337,16 @@ class Partition:
         """
         if not self.is_leader:
             raise KafkaError(self._why_not_leader)
-        if acks == -1 and not self.has_enough_replicas:
+        log = self._log  # a property takes as long as ten attributes
+        if log is None:
+            raise KafkaError(self._why_no_log)
+        if acks == -1 and not self._has_enough_replicas(log):
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The ISR of {self.topic}-{self.index} is {list(self.state.isr)}, "
-                f"smaller than min.insync.replicas={self.log.config.min_insync_replicas}.",
+                f"smaller than min.insync.replicas={log.config.min_insync_replicas}.",
             )
-        info = self.log.append_as_leader(
+        info = log.append_as_leader(
             batches,
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
@@ -349,12 +355,13 @@ class Partition:
             transaction_version=transaction_version,
         )
         if not info.duplicate:
-            self._advance_high_watermark(info.size_bytes)
+            self._advance_high_watermark(log, info.size_bytes)
         return info
 
     def must_flush(self, now_ms: int) -> bool:
         """Return True if ``flush.messages`` requires a flush before the append is acknowledged."""
-        return self.log.config.flush_messages != NEVER and self.log.flush_due(now_ms)
+        log = self.log
+        return log.config.flush_messages != NEVER and log.flush_due(now_ms)
 
     @property
     def must_flush_fetched(self) -> bool:
@@ -382,12 +389,12 @@ class Partition:
         """Record that the controller has refused the proposed ISR."""
         self.followers.withdraw_isr()
         if self.is_leader and self._log is not None:
-            self._advance_high_watermark(0)
+            self._advance_high_watermark(self._log, 0)
 
     def include_in_high_watermark(self, replica: int, is_close: bool) -> None:
         """Make the high watermark wait for a follower outside the ISR if ``is_close``: it is about to join."""
         if self.followers.set_close(replica, is_close) and not is_close and self._log is not None:
-            self._advance_high_watermark(0)
+            self._advance_high_watermark(self._log, 0)
 
     def follower_fetched(
         self, replica: int, fetch_offset: int, log_start_offset: int, clock: FetchClock, broker_epoch: int = NO_EPOCH
@@ -406,7 +413,7 @@ class Partition:
         if self.followers.is_outsider(replica):
             self._isr_policy.outsider_fetched(self, replica, clock.last_s)
         if fetch_offset != had:
-            self._advance_high_watermark(0)
+            self._advance_high_watermark(self.log, 0)
         if log_start_offset != began:
             self.notify_low_watermark()
 
@@ -429,9 +436,9 @@ class Partition:
     def config_changed(self) -> None:
         """Advance the high watermark if the new configuration allows it (``min.insync.replicas``)."""
         if self.is_leader and self._log is not None:
-            self._advance_high_watermark(0)
+            self._advance_high_watermark(self._log, 0)
 
-    def _advance_high_watermark(self, appended_bytes: int) -> None:
+    def _advance_high_watermark(self, log: Log, appended_bytes: int) -> None:
         """Move the high watermark to the offset that all awaited followers have reached (the ISR, a proposed ISR, and
         followers about to join), and notify waiting requests.
 
@@ -440,9 +447,8 @@ class Partition:
         fetches count bytes when they become visible: immediately if this broker is the only ISR member, otherwise when
         the high watermark moves.
         """
-        log = self.log
         reached = self.followers.reached(log.log_end_offset)
-        if reached > log.high_watermark and self.has_enough_replicas and not self.state.relies_on_elr:
+        if reached > log.high_watermark and self._has_enough_replicas(log) and not self.state.relies_on_elr:
             unstable = log.producers.first_unstable_offset
             log.high_watermark = reached
             self._purgatories.produce.notify(self)

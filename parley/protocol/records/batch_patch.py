@@ -34,7 +34,8 @@ def assign(
     """
     _ASSIGNED.pack_into(buf, pos, base_offset, header.length, leader_epoch)
     if append_time is None:
-        return new_tuple(BatchHeader, (base_offset, header[1], leader_epoch) + header[3:])  # noqa: RUF005 (three times faster)
+        fields: tuple[int, ...] = header  # mypyc would convert each field of a BatchHeader to a C integer and back
+        return new_tuple(BatchHeader, (base_offset, fields[1], leader_epoch) + fields[3:])  # noqa: RUF005 (three times faster)
     buf[pos + ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_BIT  # the low byte of the attributes
     return set_max_timestamp(buf, pos, header, append_time)
 

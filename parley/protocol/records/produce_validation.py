@@ -147,7 +147,7 @@ def _only_batch(records: Buffer, header: BatchHeader) -> Buffer:
 def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> None:
     """Check the header. Raises KafkaError with the code of the first failed check."""
     attributes = header.attributes
-    if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_VERSION:
+    if version < ZSTD_VERSION and attributes & COMPRESSION_MASK == Compression.ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"produce version {version} does not support zstd; version {ZSTD_VERSION} does",

@@ -798,5 +798,5 @@ def test_min_and_max_compaction_lag(log: Log) -> None:
     assert log.dirtiness(NOW + 99).cleanable_bytes == 0
     assert log.dirtiness(NOW + 100).end_offset == 60
     assert [log.dirtiness(NOW + ms).overdue_ms for ms in (200, 201)] == [0, 1]
-    assert log.config.roll_ms == 200
-    assert replace(log.config, cleanup_policy=frozenset({"delete"})).roll_ms == CONFIG.segment_ms
+    assert log.config.roll_ms() == 200
+    assert replace(log.config, cleanup_policy=frozenset({"delete"})).roll_ms() == CONFIG.segment_ms
