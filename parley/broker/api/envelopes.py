@@ -15,7 +15,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from parley.broker.controller.controller import Controller
-from parley.broker.network.dispatch import ConnectedClient, Disconnect, Handler, RequestContext, error_response
+from parley.broker.network.dispatch import error_response
+from parley.broker.network.handler import ConnectedClient, Disconnect, Handler, RequestContext
 from parley.broker.network.peers import says_not_controller
 from parley.broker.security.acls.hosts import parse_address
 from parley.broker.security.principal import Principal

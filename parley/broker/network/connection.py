@@ -22,14 +22,8 @@ from typing import Any, Protocol, cast
 
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.deadline import Deadline
-from parley.broker.network.dispatch import (
-    ConnectedClient,
-    Disconnect,
-    Dispatcher,
-    LoginFailed,
-    MaybeResponse,
-    SessionExpired,
-)
+from parley.broker.network.dispatch import Dispatcher
+from parley.broker.network.handler import ConnectedClient, Disconnect, LoginFailed, MaybeResponse, SessionExpired
 from parley.broker.network.load import Load
 from parley.broker.network.peers import is_broker
 from parley.broker.network.response_queue import PendingResponse, ResponseQueue

@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from parley.broker.network.dispatch import Dispatcher, RequestContext
+from parley.broker.network.dispatch import Dispatcher
+from parley.broker.network.handler import RequestContext
 from parley.broker.network.sending import Part, Sender
 from parley.broker.runtime.purgatory import Delayed
 

@@ -13,7 +13,8 @@ from parley.broker.api.api_versions import ApiVersionsApi
 from parley.broker.api.sasl import SaslApi
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection_quotas import ConnectionQuotas, HostRates
-from parley.broker.network.dispatch import UNLIMITED, Dispatcher, Handler, Throttling
+from parley.broker.network.dispatch import UNLIMITED, Dispatcher, Throttling
+from parley.broker.network.handler import Handler
 from parley.broker.network.listener import OPEN_TO_ALL, Listener, Security, bind
 from parley.broker.network.load import Load
 from parley.broker.runtime.tasks import TaskSet

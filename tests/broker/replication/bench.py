@@ -46,7 +46,8 @@ from parley.broker.metrics.catalogue.replication import FetcherMetrics
 from parley.broker.metrics.registry import Metrics
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection_quotas import ConnectionQuotas
-from parley.broker.network.dispatch import Dispatcher, Handler
+from parley.broker.network.dispatch import Dispatcher
+from parley.broker.network.handler import Handler
 from parley.broker.network.listener import Listener, bind
 from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
