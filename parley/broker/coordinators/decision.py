@@ -12,9 +12,10 @@ records.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from parley.protocol.errors import KafkaError
 
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 KeyValue = tuple[bytes, bytes | None]
 """A record of an internal topic. A value of None is a tombstone: it deletes the key."""
+
+UNEXPECTED: Final = (Exception, asyncio.CancelledError)
+"""The exceptions that code called by a turn may raise, apart from those it documents. CancelledError, which a cancelled
+future raises, is not an Exception."""
 
 
 class ProducerIdentity(NamedTuple):

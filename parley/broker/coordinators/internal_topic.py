@@ -44,6 +44,21 @@ Clients choose the keys, so the cache may take up to 32 MB."""
 BATCH_BYTES_MAX: Final = 256 << 20
 """The maximum size of a decompressed batch. Only an administrator's client could write a larger one."""
 
+_UNAVAILABLE: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+"""Maps errors of the partition to errors of its coordinator."""
+
+
+def coordinator_error(error: KafkaError) -> KafkaError:
+    """Return the error for the clients of a coordinator whose partition fails with ``error``."""
+    code = _UNAVAILABLE.get(error.code)
+    return error if code is None else KafkaError(code, str(error))
+
 
 @lru_cache(maxsize=KEYS_MAX)
 def partition_of(key: str, partitions: int) -> int:

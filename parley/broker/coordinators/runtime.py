@@ -20,7 +20,8 @@ from typing import Final, Generic, TypeVar
 
 from parley.broker.coordinators.decision import Decision, ShardState
 from parley.broker.coordinators.internal_topic import ReadBack, ShardLog, ShardStore, partition_of
-from parley.broker.coordinators.shard import NotCommittedInTime, Shard
+from parley.broker.coordinators.shard import Shard
+from parley.broker.coordinators.waiting_replies import NotCommittedInTime
 from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
 from parley.broker.runtime.tasks import TaskSet
 from parley.light_dataclasses import dataclass

@@ -1,12 +1,13 @@
-"""One shard of a coordinator while this broker leads its partition: its events, its appends, its waiting replies.
+"""One shard of a coordinator while this broker leads its partition: its events and its appends.
 
 * Events are queued. A turn handles up to ``EVENTS_PER_TURN`` of them. It applies each decision's records to the state
   immediately, so that the next decision sees them, and usually appends the records of all decisions in one batch. An
   event submitted with ``at_once`` gets a separate turn during ``submit``, unless other events are queued.
 * The log may reject a transactional batch or a marker because of its producer's epoch. They are therefore appended
   first and applied afterwards, so that a rejection affects only their caller.
-* A reply is sent when the in-sync replicas have everything that was appended before it. ``read`` and
-  ``decide_when_committed`` check that immediately. ``decide_at_once`` does not wait for it if it writes nothing.
+* A reply is sent when the in-sync replicas have everything that was appended before it (``waiting_replies.py``).
+  ``read`` and ``decide_when_committed`` check that immediately. ``decide_at_once`` does not wait for it if it writes
+  nothing.
 * A turn first checks that the log is writable. If an append fails nevertheless, or the turn fails unexpectedly, state
   and log may differ. The shard is then lost: it closes, and the runtime reloads it.
 """
@@ -20,9 +21,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from parley.broker.coordinators.decision import Decision, Held, KeyValue, ShardState
-from parley.broker.coordinators.internal_topic import ShardLog
+from parley.broker.coordinators.decision import UNEXPECTED, Decision, Held, KeyValue, ShardState
+from parley.broker.coordinators.internal_topic import ShardLog, coordinator_error
 from parley.broker.coordinators.shard_timers import ShardTimers
+from parley.broker.coordinators.waiting_replies import Reply, WaitingReplies
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
 from parley.light_dataclasses import dataclass
@@ -44,67 +46,13 @@ EVENTS_PER_TURN: Final = 1_000
 """The maximum number of events in one turn, which take about 10 ms, so that the event loop serves other clients in
 between."""
 
-UNEXPECTED: Final = (Exception, asyncio.CancelledError)
-"""The exceptions that code called by a turn may raise, apart from those it documents. CancelledError, which a cancelled
-future raises, is not an Exception."""
-
 RECORD_BYTES: Final = 24
 """The maximum overhead of a record in a batch, in bytes, on top of its key and value."""
-
-_UNAVAILABLE: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
-"""Maps errors of the partition to errors of its coordinator."""
-
-
-class NotCommittedInTime(KafkaError):
-    """The in-sync replicas did not store the records in time. They may still do so, and the state keeps the records."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "The in-sync replicas have not stored the change in time."
-        )
-
-
-def coordinator_error(error: KafkaError) -> KafkaError:
-    """Return the error for the clients of a coordinator whose partition fails with ``error``."""
-    code = _UNAVAILABLE.get(error.code)
-    return error if code is None else KafkaError(code, str(error))
 
 
 def size_in_batch(records: Sequence[KeyValue]) -> int:
     """Return an upper bound of the size of the records in a batch, in bytes."""
     return sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in records)
-
-
-class _Reply(NamedTuple):
-    future: asyncio.Future[Any]
-    value: Any
-
-    def give(self) -> None:
-        if not self.future.done():
-            self.future.set_result(self.value)
-
-    def fail(self, error: KafkaError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """The replies and effects of one turn. They wait until the replicas have the log up to ``offset``."""
-
-    offset: int
-    since: float
-    """The loop time at which the wait started."""
-    has_appended: bool
-    deadline: float
-    replies: list[_Reply]
-    effects: list[Callable[[], None]]
 
 
 class _Event(NamedTuple):
@@ -133,7 +81,7 @@ class _Turn:
     records: list[KeyValue] = field(default_factory=list)
     """The records that were applied to the state and not yet appended to the log."""
     size: int = HEADER_SIZE
-    replies: list[_Reply] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     effects: list[Callable[[], None]] = field(default_factory=list)
     has_appended: bool = False
 
@@ -163,7 +111,6 @@ class Shard(Generic[S]):
         closed itself because its state must be reloaded from the log.
         """
         self.state = state
-        self._timeout_ms = timeout_ms
         self._metrics = metrics
         self._log = log
         self._now_ms = now_ms
@@ -171,15 +118,13 @@ class Shard(Generic[S]):
         self._facts = facts
         self._queue: deque[_Event | _MarkerEvent] = deque()
         self._has_turn = False
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_events = 0
         self._last_offset = loaded_offset - 1
         self._has_foreign_records = False
         self._held: dict[Hashable, asyncio.Future[Any]] = {}
         self.timers = ShardTimers(self.submit)
-        self._expiry: asyncio.TimerHandle | None = None
         self._closed: ErrorCode | None = None
         self._failures = FailureLog(_log)
+        self._waiting = WaitingReplies(log, timeout_ms=timeout_ms, metrics=metrics, failures=self._failures)
         log.subscribe(self)
 
     @property
@@ -251,7 +196,7 @@ class Shard(Generic[S]):
     def _enqueue(self, event: _Event | _MarkerEvent, *, at_once: bool = False) -> None:
         if self._closed is not None:
             raise KafkaError(self._closed)
-        if len(self._queue) + self._waiting_events >= EVENTS_MAX:
+        if len(self._queue) + self._waiting.count >= EVENTS_MAX:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator has too many requests: retry.")
         self._queue.append(event)
         if at_once and not self._has_turn:
@@ -268,13 +213,13 @@ class Shard(Generic[S]):
     def _take_turn(self) -> None:
         if self._closed is not None:
             return
-        replies: list[_Reply] = []
+        replies: list[Reply] = []
         try:
             turn = self._begin_turn(replies)
             for _ in range(min(EVENTS_PER_TURN, len(self._queue))):
                 self._handle(self._queue.popleft(), turn)
             self._flush(turn)
-            self._wait(turn)
+            self._waiting.add(self._last_offset, turn.replies, turn.effects, has_appended=turn.has_appended)
         except _Lost as lost:
             self._lose(replies, lost.__cause__)
             return
@@ -285,7 +230,7 @@ class Shard(Generic[S]):
         self._has_turn = False
         self._ask_for_turn()
 
-    def _begin_turn(self, replies: list[_Reply]) -> _Turn:
+    def _begin_turn(self, replies: list[Reply]) -> _Turn:
         try:
             self._log.check_writable()
             end_offset = self._log.end_offset
@@ -304,37 +249,37 @@ class Shard(Generic[S]):
         try:
             if isinstance(event, _MarkerEvent):
                 self._append_marker(event, turn)
-                turn.replies.append(_Reply(event.future, None))
+                turn.replies.append(Reply(event.future, None))
                 return
             decision = event.decide(self.state, turn.now_ms)
             self._write(decision, turn)
         except _Lost:
-            _Reply(event.future, None).fail(KafkaError(ErrorCode.NOT_COORDINATOR))
+            Reply(event.future, None).fail(KafkaError(ErrorCode.NOT_COORDINATOR))
             raise
         except KafkaError as error:
-            _Reply(event.future, None).fail(coordinator_error(error))
+            Reply(event.future, None).fail(coordinator_error(error))
             return
         except UNEXPECTED as error:
             self._failures.report("a coordinator's decision failed", error, _loop_time())
-            _Reply(event.future, None).fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            Reply(event.future, None).fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         released = self._release(decision)
         if isinstance(decision.reply, Held):
             self._held[decision.reply.key] = event.future
         else:
-            turn.replies.append(_Reply(event.future, decision.reply))
+            turn.replies.append(Reply(event.future, decision.reply))
         if decision.records:
             turn.replies += released
         self._take_effect(decision, released)
         if decision.then is not None:
             turn.effects.append(decision.then)
 
-    def _release(self, decision: Decision[Any]) -> list[_Reply]:
+    def _release(self, decision: Decision[Any]) -> list[Reply]:
         """Stop holding the callers that the decision releases, and return their replies."""
         held = self._held
-        return [_Reply(held.pop(key), value) for key, value in decision.released.items() if key in held]
+        return [Reply(held.pop(key), value) for key, value in decision.released.items() if key in held]
 
-    def _take_effect(self, decision: Decision[Any], released: list[_Reply]) -> None:
+    def _take_effect(self, decision: Decision[Any], released: list[Reply]) -> None:
         """Set timers, change the state that is not stored, and send ``released`` if the decision has no records."""
         if not decision.records:
             for reply in released:
@@ -460,7 +405,7 @@ class Shard(Generic[S]):
             self._failures.report("a coordinator could not apply its own marker", error, _loop_time())
             raise _Lost from error
 
-    def _lose(self, replies: list[_Reply], error: BaseException | None) -> None:
+    def _lose(self, replies: list[Reply], error: BaseException | None) -> None:
         facts = {**self._facts, "error": repr(error)}
         _log.error("coordinator reloads a partition: its state may differ from the log", extra=facts)
         for reply in replies:
@@ -470,75 +415,9 @@ class Shard(Generic[S]):
         finally:
             self._on_lost(self)
 
-    # --- Replies ---
-
-    def _wait(self, turn: _Turn) -> None:
-        if not turn.replies and not turn.effects:
-            return
-        if not turn.has_appended and self._log.is_committed(self._last_offset):
-            _complete(turn.replies, turn.effects, self._failures)
-            return
-        if turn.has_appended and not self._waiting and self._log.outcome(self._last_offset) is ErrorCode.NONE:
-            self._metrics.commit_time.observe(0)  # this broker is the whole ISR
-            _complete(turn.replies, turn.effects, self._failures)
-            return
-        now = _loop_time()
-        deadline = now + self._timeout_ms() / 1000
-        waiting = _Waiting(self._last_offset, now, turn.has_appended, deadline, turn.replies, turn.effects)
-        self._waiting.append(waiting)
-        self._waiting_events += len(turn.replies)
-        self._settle()
-        self._set_expiry()
-
     def on_change(self, key: Hashable, amount: int) -> None:
         """Handle a change in the partition: send or fail the replies that no longer have to wait."""
-        self._settle()
-
-    def _settle(self) -> None:
-        while self._waiting:
-            first = self._waiting[0]
-            code = self._log.outcome(first.offset)
-            if code is None:
-                return
-            if code is ErrorCode.NONE:
-                self._waiting.popleft()
-                self._waiting_events -= len(first.replies)
-                if first.has_appended:
-                    self._metrics.commit_time.observe(round(1_000_000 * (_loop_time() - first.since)))
-                _complete(first.replies, first.effects, self._failures)
-                continue
-            self._fail_waiting(coordinator_error(KafkaError(code)))
-            if code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-                self._waiting = deque(each for each in self._waiting if each.effects)  # the ISR may grow again
-            else:
-                self._waiting.clear()
-            return
-
-    def _fail_waiting(self, error: KafkaError) -> None:
-        for each in self._waiting:
-            self._fail_replies(each, error)
-
-    def _fail_replies(self, waiting: _Waiting, error: KafkaError) -> None:
-        replies, waiting.replies = waiting.replies, []
-        self._waiting_events -= len(replies)
-        for reply in replies:
-            reply.fail(error)
-
-    def _set_expiry(self) -> None:
-        if self._expiry is None:
-            deadline = next((each.deadline for each in self._waiting if each.replies), None)
-            if deadline is not None:
-                loop = asyncio.get_running_loop()
-                self._expiry = loop.call_later(max(0.0, deadline - loop.time()), self._expire)
-
-    def _expire(self) -> None:
-        self._expiry = None
-        now = _loop_time()
-        for each in self._waiting:
-            if each.deadline <= now:
-                self._fail_replies(each, NotCommittedInTime())
-        self._waiting = deque(each for each in self._waiting if each.replies or each.effects)
-        self._set_expiry()
+        self._waiting.settle()
 
     # --- The end ---
 
@@ -549,27 +428,14 @@ class Shard(Generic[S]):
         self._closed = code
         self._log.unsubscribe(self)
         self.timers.close()
-        if self._expiry is not None:
-            self._expiry.cancel()
         queue, self._queue = self._queue, deque()
         for event in queue:
-            _Reply(event.future, None).fail(KafkaError(code))
-        self._fail_waiting(KafkaError(code))
-        self._waiting.clear()
+            Reply(event.future, None).fail(KafkaError(code))
+        self._waiting.close(KafkaError(code))
         held, self._held = self._held, {}
         for future in held.values():
-            _Reply(future, None).fail(KafkaError(code))
+            Reply(future, None).fail(KafkaError(code))
         self.state.unloaded()
-
-
-def _complete(replies: list[_Reply], effects: list[Callable[[], None]], failures: FailureLog) -> None:
-    for reply in replies:
-        reply.give()
-    for effect in effects:
-        try:
-            effect()
-        except UNEXPECTED as error:
-            failures.report("a coordinator's effect failed", error, _loop_time())
 
 
 def _loop_time() -> float:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from parley.broker.coordinators import shard as module
 from parley.broker.coordinators.decision import Decision, ProducerIdentity, Timer
-from parley.broker.coordinators.shard import NotCommittedInTime, Shard
+from parley.broker.coordinators.shard import Shard
+from parley.broker.coordinators.waiting_replies import NotCommittedInTime
 from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from parley.broker.coordinators.decision import Decision, Timer
-from parley.broker.coordinators.shard import NotCommittedInTime
+from parley.broker.coordinators.waiting_replies import NotCommittedInTime
 from parley.protocol.errors import ErrorCode
 from tests.broker.coordinators.shards import Values
 from tests.broker.coordinators.test_shard import TIMEOUT_MS, Bench, turn

@@ -23,11 +23,12 @@ from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.classic.rebalance import MembershipChange
 from parley.broker.coordinators.groups.classic.responses import sync_response
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.shard import Shard, _complete
+from parley.broker.coordinators.shard import Shard
 from parley.broker.coordinators.transactions import coordinator as transaction_coordinator
 from parley.broker.coordinators.transactions import initialization, marker_sender
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import AT_REST
+from parley.broker.coordinators.waiting_replies import WaitingReplies
 from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication import fetcher, follower_fetch_session, isr_decisions
@@ -194,7 +195,7 @@ def tear_transactions(patch: pytest.MonkeyPatch) -> None:
 
 def reply_early(patch: pytest.MonkeyPatch) -> None:
     """A coordinator replies before the in-sync replicas have its records: a commit may be lost afterwards."""
-    patch.setattr(Shard, "_wait", lambda self, turn: _complete(turn.replies, turn.effects, self._failures))
+    patch.setattr(WaitingReplies, "add", lambda self, offset, replies, effects, **_: self._complete(replies, effects))
 
 
 def name_no_aborted(patch: pytest.MonkeyPatch) -> None:
