@@ -1,9 +1,8 @@
 """Converts Kafka's ``ssl.*`` keys to settings of Python's ``ssl``: for listeners, clients, and brokers as clients.
 
-Differences from Java: versions before TLS 1.2 are rejected. OpenSSL itself chooses among the TLS 1.3 suites, so listing
-some of them has no effect; but listing only TLS 1.2 suites, or only TLS 1.3 suites, limits the version. As in Java,
-every certificate in a trust store is trusted, whether it is self-signed or not. With revocation lists, the issuer of
-every certificate in a chain must have an unexpired list.
+Differences from Java: versions before TLS 1.2 are rejected. Listing only TLS 1.2 suites, or only TLS 1.3 suites, limits
+the version. As in Java, every certificate in a trust store is trusted, whether it is self-signed or not. With
+revocation lists, the issuer of every certificate in a chain must have an unexpired list.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 
+from parley.configuration.cipher_suites import BadSuite, choose_suites, is_tls_1_3
 from parley.configuration.key_stores import (
     BadKeyStore,
     Identity,
@@ -53,11 +53,6 @@ class TlsSettings:
     files: tuple[str, ...] = ()
     """The files from which the settings were read."""
 
-    @property
-    def openssl_ciphers(self) -> str:
-        """The TLS 1.2 cipher suites in OpenSSL's notation; empty for OpenSSL's own choice."""
-        return ":".join(_openssl_name(suite) for suite in self.cipher_suites if not _is_tls_1_3(suite))
-
     def client_context(self) -> ssl.SSLContext:
         """Return a context for connections to servers. Blocks. Raises BadKeyStore if a certificate, a key or a cipher
         suite is unusable."""
@@ -81,10 +76,10 @@ class TlsSettings:
     def _set_up(self, context: ssl.SSLContext) -> None:
         context.minimum_version, context.maximum_version = self._version_range()
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        for suite in self.cipher_suites:
-            _check_cipher(context, suite)
-        if self.openssl_ciphers:
-            context.set_ciphers(self.openssl_ciphers)
+        try:
+            choose_suites(context, self.cipher_suites)
+        except BadSuite as error:
+            raise BadKeyStore(f"ssl.cipher.suites: {error}") from None
         try:
             if self.authorities:
                 context.load_verify_locations(cadata=self.authorities)
@@ -107,7 +102,7 @@ class TlsSettings:
             ) from None
 
     def _version_range(self) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-        kinds = {_is_tls_1_3(suite) for suite in self.cipher_suites} or {True, False}
+        kinds = {is_tls_1_3(suite) for suite in self.cipher_suites} or {True, False}
         usable = [_VERSIONS[name] for name in sorted(self.versions) if (name == "TLSv1.3") in kinds]
         if not usable:
             raise BadKeyStore("ssl.cipher.suites has no suite for the versions of ssl.enabled.protocols")
@@ -166,30 +161,3 @@ def _authorities(properties: Mapping[str, str]) -> str:
 
 def _list(properties: Mapping[str, str], key: str) -> list[str]:
     return [item for item in (part.strip() for part in properties.get(key, "").split(",")) if item]
-
-
-# --- Cipher suites ---
-
-
-def _is_tls_1_3(suite: str) -> bool:
-    return suite.startswith("TLS_") and "_WITH_" not in suite
-
-
-def _openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a TLS 1.2 suite, such as ECDHE-RSA-AES128-GCM-SHA256 for
-    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256."""
-    exchange, joined, cipher = suite.removeprefix("TLS_").partition("_WITH_")
-    if not joined:
-        return suite
-    cipher = cipher.replace("AES_", "AES").replace("_CBC", "").replace("POLY1305_SHA256", "POLY1305")
-    return "-".join(([] if exchange == "RSA" else exchange.split("_")) + cipher.split("_"))
-
-
-def _check_cipher(context: ssl.SSLContext, suite: str) -> None:
-    try:
-        if not _is_tls_1_3(suite):
-            context.set_ciphers(_openssl_name(suite))
-        elif suite not in {each["name"] for each in context.get_ciphers()}:
-            raise ssl.SSLError
-    except ssl.SSLError:
-        raise BadKeyStore(f"ssl.cipher.suites: OpenSSL has no suite {suite}") from None

@@ -98,12 +98,21 @@ def test_stores_in_files(tmp_path: Path) -> None:
         ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384", "ECDHE-ECDSA-AES256-SHA384", "TLSv1.2"),
         ("ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.2"),
         ("TLS_AES_256_GCM_SHA384,TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLSv1.3"),
+        ("TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLSv1.3"),
+        ("TLS_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256", "TLSv1.3"),
     ],
 )
 def test_cipher_suites_have_javas_names(suites: str, chosen: str, version: str) -> None:
     connected = handshake(broker(cipher_suites=suites).server_context(), client().client_context())
     assert connected.version() == version
     assert (connected.cipher() or ("",))[0] == chosen
+
+
+def test_other_suites_of_tls_1_3_are_not_allowed() -> None:
+    server = broker(cipher_suites="TLS_AES_256_GCM_SHA384")
+    limited = client(cipher_suites="TLS_AES_128_GCM_SHA256,TLS_CHACHA20_POLY1305_SHA256")
+    with pytest.raises(ssl.SSLError, match="NO_SHARED_CIPHER"):
+        handshake(server.server_context(), limited.client_context())
 
 
 def test_contradictions_are_refused(tmp_path: Path) -> None:

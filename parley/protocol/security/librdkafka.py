@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from parley.configuration.cipher_suites import openssl_ciphers
 from parley.configuration.tls import TlsSettings, tls_settings
 from parley.protocol.security.client_security import BadSecurity, login_of
 from parley.protocol.security.logins import BearerLogin, Login, PlainLogin, ScramLogin, TokenSource
@@ -74,7 +75,8 @@ def _of_tls(tls: TlsSettings) -> Settings:
     if tls.identity is not None:
         found |= {"ssl.certificate.pem": tls.identity.chain, "ssl.key.pem": tls.identity.key}
         found |= {"ssl.key.password": tls.identity.password} if tls.identity.password else {}
-    return found | ({"ssl.cipher.suites": tls.openssl_ciphers} if tls.openssl_ciphers else {})
+    ciphers = openssl_ciphers(tls.cipher_suites)
+    return found | ({"ssl.cipher.suites": ciphers} if ciphers else {})
 
 
 def _of_login(login: Login) -> Settings:
