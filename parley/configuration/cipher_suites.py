@@ -1,8 +1,8 @@
 """Cipher suites of a TLS context, by Java's or OpenSSL's names.
 
-Before version 3.15, Python cannot choose among the suites of TLS 1.3, but OpenSSL can. So this module calls OpenSSL's
-own function (``SSL_CTX_set_ciphersuites``) with the pointer that CPython keeps first in its context. It does so only if
-the listed suites differ from OpenSSL's own list, and verifies the result.
+Before version 3.15, Python cannot select suites of TLS 1.3, but OpenSSL can. So this module calls OpenSSL's own
+function (``SSL_CTX_set_ciphersuites``) with the ``SSL_CTX*`` that is the first field of CPython's context. It does so
+only if the listed suites differ from OpenSSL's own list, and verifies the result.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 _CANNOT_CHOOSE: Final = (
-    "this Python cannot choose among the suites of TLS 1.3: list all of them in OpenSSL's order, or none, or use the "
-    "Python of the operating system"
+    "this Python cannot select suites of TLS 1.3: list all of them in OpenSSL's order, or only suites of TLS 1.2, "
+    "which disables TLS 1.3, or use the Python of the operating system"
 )
 
 
 class BadSuite(Exception):
-    """A listed suite does not exist, or this Python cannot allow it alone. The message says which."""
+    """A listed suite does not exist, or this Python cannot select it. The message names the problem."""
 
 
 def is_tls_1_3(suite: str) -> bool:
@@ -30,13 +30,13 @@ def is_tls_1_3(suite: str) -> bool:
 
 
 def openssl_ciphers(suites: Iterable[str]) -> str:
-    """Return those of the suites that belong to TLS 1.2, as OpenSSL writes them."""
+    """Return the suites of TLS 1.2 among these, in OpenSSL's notation."""
     return ":".join(_openssl_name(suite) for suite in suites if not is_tls_1_3(suite))
 
 
 def choose_suites(context: ssl.SSLContext, suites: Sequence[str]) -> None:
-    """Allow only these suites, in order of preference. If none of a version is listed, those of that version stay
-    allowed, so the caller must limit the versions.
+    """Allow only these suites, in order of preference. If no suite of a version is listed, all its suites stay allowed,
+    so the caller must limit the versions.
 
     Raises BadSuite.
     """
@@ -78,7 +78,7 @@ def _call_openssl(context: ssl.SSLContext, names: str) -> None:
     if sys.implementation.name != "cpython":
         raise BadSuite(_CANNOT_CHOOSE)
     try:
-        # Found through the library of Python's module, so it is the OpenSSL that created the context.
+        # Looked up through ``_ssl``, so it belongs to the OpenSSL that created the context.
         function = ctypes.CDLL(_ssl.__file__).SSL_CTX_set_ciphersuites
     except (AttributeError, OSError):
         raise BadSuite(_CANNOT_CHOOSE) from None

@@ -1,8 +1,7 @@
 """Converts Kafka's ``ssl.*`` keys to settings of Python's ``ssl``: for listeners, clients, and brokers as clients.
 
-Differences from Java: versions before TLS 1.2 are rejected. Listing only TLS 1.2 suites, or only TLS 1.3 suites, limits
-the version. As in Java, every certificate in a trust store is trusted, whether it is self-signed or not. With
-revocation lists, the issuer of every certificate in a chain must have an unexpired list.
+Versions before TLS 1.2 are rejected, unlike in Java. As in Java, every certificate in a trust store is trusted, whether
+it is self-signed or not. With revocation lists, the issuer of every certificate in a chain must have an unexpired list.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max
         decoder, by_reference, most = _decoders[cls, version]
     except KeyError:
         decoder, by_reference, most = _decoder(cls, version)
-    whole = data
+    whole = data  # records are slices of it, so it must not be a copy
     if by_reference:
         if type(data) is not memoryview:
             whole = memoryview(data)

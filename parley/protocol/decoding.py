@@ -1,8 +1,9 @@
 """Generates the decoder of one version of one message as straight-line Python, and compiles it.
 
-A decoder is a function ``(buf, pos, elements_max, whole) -> (message, pos)``. ``whole`` has the same bytes as ``buf``.
-It is fast because adjacent fixed-width fields, with the length or count that follows, are read by one
-``struct.Struct``, structs are decoded in place, and records are slices of ``whole``.
+A decoder is a function ``(buf, pos, elements_max, whole) -> (message, pos)``. ``whole`` is the message as it arrived;
+``buf`` may be a copy, which is faster to parse. A decoder is fast because adjacent fixed-width fields, with the length
+or count that follows, are read by one ``struct.Struct``, structs are decoded in place, and records are slices of
+``whole``.
 
 It is safe because a read past the end raises (``struct.error``, IndexError), every length is compared with the bytes
 left, and a count is rejected if the bytes left are too few for that many elements of the minimum size. The number of
@@ -286,7 +287,7 @@ class _DecoderWriter:
             return
         made = source.local("l")
         source.line(f"{made} = []")
-        source.open(f"while {length}:")  # faster than a range, which has to be made
+        source.open(f"while {length}:")  # faster than a loop over a range, which must be created
         source.line(f"{length} -= 1")
         if element.struct is not None:
             item = self._struct(element.struct)

@@ -134,7 +134,8 @@ def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
 def write(path: Path, lines: Iterable[str]) -> None:
     """Replace the checkpoint file at ``path``, with one entry per line and a checksum. Blocks until it is on disk.
 
-    A checkpoint without entries gets no checksum, because Kafka reads its last line as a number. Raises ``OSError``.
+    A checkpoint without entries gets no checksum, because Kafka reads the last line of such a file as a number. Raises
+    ``OSError``.
     """
     entries = list(lines)
     data = encode(entries)
@@ -169,8 +170,8 @@ def read_well_formed(path: Path, entry: Callable[[list[str]], Entry]) -> list[En
 def with_blank_checksum(data: bytes) -> bytes:
     """Return the contents of a file with the CRC-32C of its text at the end of the last line.
 
-    Each bit is a space or a tab, which Apache Kafka ignores there. In ``leader-epoch-checkpoint``, Kafka accepts no
-    line that is not an epoch.
+    Each bit is a space or a tab, which Apache Kafka ignores there. The checksum has no line of its own, because Kafka
+    accepts no line in ``leader-epoch-checkpoint`` that is not an epoch.
     """
     text = data.removesuffix(b"\n")
     return text + _blanks(crc32c(text)) + b"\n"

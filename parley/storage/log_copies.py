@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class LogsOwner(Protocol):
-    """The part of the log manager that copies and strays use."""
+    """The part of the log manager that the classes for copies and strays use."""
 
     @property
     def compaction_paused(self) -> Callable[[Log], AbstractAsyncContextManager[None]]:

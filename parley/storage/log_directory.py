@@ -206,8 +206,8 @@ class LogDirectory:
         except MalformedIdentity as error:
             raise MalformedIdentity(
                 f"directory.id in {self.path / DIRECTORY_FILE} is malformed: {error}. Restore the file from a backup; "
-                "or remove that line and the last one, the checksum: the directory gets a new id, and its replicas "
-                "count as lost until they have caught up"
+                "or remove that line, and the comment with the checksum if there is one: the directory gets a new id, "
+                "and its replicas count as lost until they have caught up"
             ) from None
         if identity != found:
             identity.write(self.path)

@@ -26,8 +26,8 @@ from parley.storage.checkpoints import (
 DIRECTORY_FILE = "meta.properties"
 
 CHECKSUM_COMMENT = "The blanks at the end of this line are a checksum: remove the line if you edit the file."
-"""The last line, after a number sign. A file that contains this text has a checksum, even if a byte before it is
-altered."""
+"""The text of the last line, a comment. Its presence shows that Parley wrote a checksum: the files of Apache Kafka may
+end with blanks, too."""
 
 _ID_KEYS = {0: "broker.id", 1: "node.id"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -35,7 +35,8 @@ _KEY_END = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
 
 
 class MalformedIdentity(ValueError):
-    """A ``meta.properties`` or ``partition.metadata`` file that cannot be parsed or lacks a required key."""
+    """A file with an identity (``meta.properties``, ``partition.metadata``, ``coordination.identity``) was altered,
+    cannot be parsed or lacks a required key."""
 
 
 class InconsistentIdentity(ValueError):
@@ -78,8 +79,9 @@ class DirectoryIdentity:
         except MalformedCheckpoint as error:
             raise MalformedIdentity(
                 f"{path} was altered: {error}. If you have edited the file, remove its last line. Otherwise restore it "
-                "from a backup; or compare its ids with those in the broker's other log directories and of the other "
-                "brokers, correct them, and remove the last line. With a wrong id, the broker's replicas count as lost"
+                "from a backup; or compare its ids with those in the broker's other log directories and those of the "
+                "other brokers, correct them, and remove the last line. With a wrong id, the broker's replicas count "
+                "as lost"
             ) from None
         try:
             return cls._parse(parse_properties(data.decode("latin-1")), has_checksum)
@@ -124,7 +126,7 @@ class DirectoryIdentity:
             raise InconsistentBrokerId(
                 f"{directory} belongs to broker {self.broker_id}, but this is broker {broker_id}. Correct broker.id or "
                 "log.dirs; or, if its data was moved here from that broker, correct the id in "
-                f"{directory / DIRECTORY_FILE} and remove the last line, which is a checksum"
+                f"{directory / DIRECTORY_FILE}, and remove its last line if that is the comment with the checksum"
             )
 
 

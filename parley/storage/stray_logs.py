@@ -1,4 +1,4 @@
-"""Stray logs: they belong to no partition of this broker, and are set aside, so that their names are free.
+"""Sets stray logs aside, which belong to no partition of this broker, so that their names are free.
 
 Rules of this module:
 

@@ -285,7 +285,7 @@ class ProduceApi:
         """Append the records in ``ready``. Prepare and append the other records."""
         new = self._new = self._new or _Constructors()
         progress = _Progress(new, self._wall_ms(), request.acks, request.transactional_id, ready, verified)
-        if _is_single(request):  # the usual small request: its time is not limited, so it needs no steps
+        if _is_single(request):  # one partition is one step: there is nothing to divide into turns
             topic = request.topic_data[0]
             outcomes = [self._append_partition(context, progress, topic, topic.partition_data[0])]
             named = new.topic(name=topic.name, topic_id=topic.topic_id, partition_responses=outcomes)

@@ -17,8 +17,8 @@ class Rule(NamedTuple):
     """A condition on a configuration. If it does not hold, ``key`` is reported, and ``allowed`` completes
     "it must be". ``allowed`` may contain attributes of ``config`` in braces.
 
-    A rule with ``across_listeners`` reads another listener's keys, so the configuration for one listener cannot tell:
-    there, the keys of that listener replace those that the others inherit.
+    A rule with ``across_listeners`` reads another listener's keys. It is not checked on the configuration of one
+    listener, in which the keys of that listener replace the ones that the other listeners inherit.
     """
 
     key: str
@@ -226,8 +226,8 @@ RULES = (
 
 
 def problems_between(config: BrokerKeys, *, for_listener: bool) -> list[Problem]:
-    """Return a problem for every rule that the configuration, or the configuration for one listener, violates. Each
-    value must already be valid individually."""
+    """Return a problem for every rule that the configuration violates. With ``for_listener``, it is the configuration
+    of one listener, and rules across listeners are not checked. Each value must already be valid individually."""
     return [
         Problem(rule.key, _value(config, rule.key), rule.allowed.format(config=config))
         for rule in RULES

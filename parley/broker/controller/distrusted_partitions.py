@@ -5,7 +5,7 @@ may be lower than those in the logs. So each partition loses its leader, ISR and
 from the reports of all replicas (``elections/unclean_leader_choice.py``), under an epoch above all reported epochs.
 
 If the controller itself ran while the store was set back, it still has the metadata that the store has lost. Then a
-partition waits only for the replicas that were eligible in that metadata (``_awaited``), or for a quorum of the others.
+partition waits only for the replicas that were eligible in that metadata (``_awaited``), or for a quorum (``_quorum``).
 
 A log contains no trace of an epoch in which nothing was written. So each broker also reports the highest leader epoch
 that it has seen for any partition. See docs/coordination.md, "A store that was set back".
@@ -30,7 +30,8 @@ from parley.protocol.uuids import UUID
 
 @dataclass(frozen=True, slots=True)
 class Distrusted:
-    """The number of partitions that lost their leader, and the quorums that suffice to elect another one."""
+    """The result of ``distrust_all``: the number of partitions that lost their leader, and the quorums that suffice to
+    elect another one."""
 
     partitions: int
     quorums: Mapping[Replica, Quorum]
@@ -41,8 +42,8 @@ class _Known:
     """A partition according to the metadata that the store has lost."""
 
     state: PartitionState
-    acknowledging: int
-    """The least number of replicas that have acknowledged a record together."""
+    min_insync_replicas: int
+    """The lower one of the values in the store and in the lost metadata. It may exceed the number of replicas."""
 
 
 def distrust_all(
@@ -64,7 +65,7 @@ def distrust_all(
     """
     partitions, quorums = [], {}
     for topic, index, state in image.partitions():
-        known = _known(image, missing, rules, topic, state, index)
+        known = _known(image, missing, rules, topic, index)
         awaited = () if known is None else _awaited(state, known)
         partitions.append(PartitionChanged(topic, index, distrusted(state, leader_epoch, awaited)))
         if known is not None:
@@ -115,22 +116,24 @@ def _known(
     missing: MetadataImage | None,
     rules: RulesOf | None,
     topic: str,
-    state: PartitionState,
     index: int,
 ) -> _Known | None:
-    """Return what ``missing``, the metadata that the store has lost, contains about a partition; None if that is
-    nothing, or if the partition had other replicas."""
-    known = None if missing is None else missing.partition(topic, index)
-    if missing is None or rules is None or known is None:
+    """Return a partition as it is in ``missing``, the metadata that the store has lost; None if it is not in there, or
+    has other replicas."""
+    if missing is None or rules is None:
         return None
-    is_same_topic = image.topics[topic].topic_id == missing.topics[topic].topic_id
-    if not is_same_topic or set(known.replicas) != set(state.replicas):
+    state, known = image.partition(topic, index), missing.partition(topic, index)
+    if state is None or known is None or image.topics[topic].topic_id != missing.topics[topic].topic_id:
+        return None
+    if set(known.replicas) != set(state.replicas):
         return None
     return _Known(known, min(rules(each, topic).min_insync_replicas for each in (image, missing)))
 
 
 def _awaited(state: PartitionState, known: _Known) -> tuple[int, ...]:
     """Return the replicas that must report before a leader is elected; empty for all of them.
+
+    Without a leader, the lost metadata does not show which replicas had everything.
 
     These are the replicas in the ISR and the ELR according to the metadata that the store has lost. The other replicas
     lacked acknowledged records then. Later changes may be unknown, because the broker that saw them is dead. So fewer
@@ -139,14 +142,15 @@ def _awaited(state: PartitionState, known: _Known) -> tuple[int, ...]:
     if known.state.leader == NO_LEADER:
         return ()
     awaited = tuple(each for each in state.replicas if each in known.state.isr or each in known.state.elr)
-    return awaited if len(state.replicas) - len(awaited) < known.acknowledging else ()
+    return awaited if len(state.replicas) - len(awaited) < known.min_insync_replicas else ()
 
 
 def _quorum(state: PartitionState, known: _Known) -> Quorum:
-    """Return how many replicas suffice if one that is awaited is dead. The others, too, cannot have acknowledged a
-    record by themselves."""
-    size = len(state.replicas) - known.acknowledging + 1
-    eligible = (*known.state.isr, *known.state.elr) or known.state.last_known_elr  # if the store was set back twice
+    """Return the quorum that suffices even if an awaited replica is dead. It leaves out fewer than
+    ``min.insync.replicas`` replicas, and they cannot have acknowledged a record by themselves."""
+    size = len(state.replicas) - known.min_insync_replicas + 1
+    # After an earlier set-back, the ISR and the ELR are empty.
+    eligible = (*known.state.isr, *known.state.elr) or known.state.last_known_elr
     return Quorum(frozenset(state.replicas), frozenset(eligible), max(1, size))
 
 

@@ -2,15 +2,15 @@
 
 A key, such as a group id or a transactional id, is stored in the partition that it hashes to, as in Kafka.
 
-Rules of reading back a damaged log:
+Rules for reading back a damaged log:
 
 * A range that another replica may have is not skipped, even if that replica is down: the read fails, the runtime
-  repeats it, and clients get COORDINATOR_LOAD_IN_PROGRESS, until the range is healed. An older state would break what
-  was acknowledged: a group would continue at an earlier offset, a transaction whose commit was acknowledged would be
-  aborted after its timeout, and a fenced producer could write again. Reading the range later would not undo that.
-* A range is skipped if it is lost: each other replica of the assignment lacks it or has it damaged, or there is none
-  (``Partition.is_lost``). Waiting would bring nothing back. So to give up the replicas that are down, an administrator
-  removes them from the assignment.
+  repeats it, and clients get COORDINATOR_LOAD_IN_PROGRESS, until the range is healed. An older state would undo
+  acknowledged changes: a group would continue at an earlier offset, a transaction whose commit was acknowledged would
+  be aborted after its timeout, and a fenced producer could write again. Reading the range later would not help.
+* A range is skipped if it is lost: no other replica of the assignment can supply all of it, or there is no other
+  replica (``Partition.is_lost``). Waiting would not help then. An operator gives up replicas that are down by removing
+  them from the assignment.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ class Shard(Generic[S]):
         """Set timers, change the state that is not stored, and send ``released`` if the decision has no records."""
         if not decision.records:
             for reply in released:
-                reply.give()
+                reply.send()
         if decision.timers:
             self.timers.set(decision.timers)
         if decision.change is not None:

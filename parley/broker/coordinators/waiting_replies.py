@@ -1,11 +1,11 @@
-"""The replies of a shard, until the in-sync replicas have everything that was appended before them.
+"""Holds the replies of a shard until the in-sync replicas have everything that was appended before them.
 
 Rules of this module:
 
-* The effects of a turn (``Decision.then``) wait with its replies, and follow them.
-* If the partition fails, the callers get its error, and the effects are dropped. If only too few replicas are in sync,
-  the effects go on waiting, because the ISR may grow again.
-* A reply that waits too long fails, although the replicas may still store the records. The effects go on waiting.
+* The effects of a turn (``Decision.then``) wait with its replies, and run after them.
+* If the partition fails, the callers get its error, and the effects are dropped. If the only problem is a too small
+  ISR, the effects keep waiting, because the ISR may grow again.
+* A reply that waits too long fails, although the replicas may still store the records. The effects keep waiting.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reply(NamedTuple):
     future: asyncio.Future[Any]
     value: Any
 
-    def give(self) -> None:
+    def send(self) -> None:
         """Send the reply, unless the caller has gone."""
         if not self.future.done():
             self.future.set_result(self.value)
@@ -50,7 +50,7 @@ class Reply(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Turn:
+class _WaitingTurn:
     """The replies and effects of one turn. They wait until the replicas have the log up to ``offset``."""
 
     offset: int
@@ -72,7 +72,7 @@ class WaitingReplies:
         self._timeout_ms = timeout_ms
         self._metrics = metrics
         self._failures = failures
-        self._turns: deque[_Turn] = deque()
+        self._turns: deque[_WaitingTurn] = deque()
         self._expiry: asyncio.TimerHandle | None = None
         self.count = 0
         """The number of replies that wait."""
@@ -90,7 +90,7 @@ class WaitingReplies:
             self._complete(replies, effects)
             return
         now = asyncio.get_running_loop().time()
-        self._turns.append(_Turn(offset, now, has_appended, now + self._timeout_ms() / 1000, replies, effects))
+        self._turns.append(_WaitingTurn(offset, now, has_appended, now + self._timeout_ms() / 1000, replies, effects))
         self.count += len(replies)
         self.settle()
         self._set_expiry()
@@ -118,9 +118,9 @@ class WaitingReplies:
             return
 
     def _complete(self, replies: list[Reply], effects: list[Callable[[], None]]) -> None:
-        """Send the replies of a turn, and let it take its effects."""
+        """Send the replies of a turn, then run its effects."""
         for reply in replies:
-            reply.give()
+            reply.send()
         for effect in effects:
             try:
                 effect()
@@ -139,7 +139,7 @@ class WaitingReplies:
         for each in self._turns:
             self._fail(each, error)
 
-    def _fail(self, turn: _Turn, error: KafkaError) -> None:
+    def _fail(self, turn: _WaitingTurn, error: KafkaError) -> None:
         replies, turn.replies = turn.replies, []
         self.count -= len(replies)
         for reply in replies:

@@ -5,7 +5,7 @@ and the logs on disk would look like leftovers. It does accept a store to which 
 store while this broker was down.
 
 The last line of the file ends with a checksum (``with_blank_checksum``), because an altered identity would look like
-that of another store. Older versions wrote none.
+that of another store. Older versions wrote no checksum.
 """
 
 from __future__ import annotations

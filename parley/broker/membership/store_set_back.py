@@ -122,14 +122,14 @@ class StoreSetBack:
         if missing is not None and any(member.seen > missing.term for member in members):
             missing = None  # it may name outdated ISRs, too
         decide = partial(distrust_all, present=present, leader_epoch=highest, missing=missing, rules=self._rules)
-        found = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
+        distrusted = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
         self._controller.forget_earlier_terms()  # only now: the next term needs them if this one ends earlier
-        self._recovery.accept_quorums(found.quorums)
+        self._recovery.accept_quorums(distrusted.quorums)
         self._recovery.metrics.set_backs += 1
         _log.error(
             "the coordination store was set back to an older state: each partition gets a leader when the replicas "
             "that may have its last records have reported their logs",
-            extra={"partitions": found.partitions, "reason": reason},
+            extra={"partitions": distrusted.partitions, "reason": reason},
         )
 
 

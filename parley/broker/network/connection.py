@@ -288,7 +288,8 @@ class Connection(asyncio.BufferedProtocol):
     def _advance_at(self, began: float) -> None:
         """Begin the requests that may begin, send the responses that are ready, and pause or resume reading.
 
-        ``began`` is the current time, in monotonic seconds. Reading a clock takes as long as 20 simple calls.
+        ``began`` is the time at which this work began, in monotonic seconds. A clock costs about as much as 20 plain
+        calls, so callers pass a time that they have.
         """
         frames, responses = self._frames, self._responses
         ended: Disconnect | None = None
@@ -331,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
         frames = self._frames
         return not frames or (self._waiting_for_turn and len(frames) == 1 and self._reading)
 
-    def _may_begin(self, frame: memoryview, has_had_turn: bool) -> bool:
+    def _may_begin(self, frame: memoryview, turn_is_over: bool) -> bool:
         responses = self._responses
         if self._state is not _OPEN or responses.sender.blocked:
             return False
@@ -350,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         turns = self._owner.load.turns
         must_wait = turns.only_urgent and (turns.are_over or frame[:2] != URGENT_KEY)
-        if must_wait or has_had_turn:
+        if must_wait or turn_is_over:
             self._wait_for_turn()
         return not self._waiting_for_turn
 

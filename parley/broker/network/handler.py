@@ -1,6 +1,6 @@
 """What the handler of a request is given, and what it returns or raises.
 
-A handler knows the request and its client, but no connection: another broker may have forwarded the request.
+A handler must not rely on a connection: another broker may have forwarded the request.
 """
 
 from __future__ import annotations

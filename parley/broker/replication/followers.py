@@ -4,7 +4,7 @@ clock.
 Rules of this module:
 
 * The high watermark waits for the members of the ISR. While a proposed ISR is pending at the controller, it also waits
-  for the members of that ISR (KIP-497). And it waits for a follower that is about to join.
+  for the members of that ISR (KIP-497). It also waits for a follower that is about to join.
 * A new state of the partition settles the proposed ISR. A follower outside the ISR then joins it only after another
   fetch. Under a new leader epoch, nothing is known about the followers yet.
 """
@@ -22,14 +22,14 @@ CATCHING_UP_S = 60.0
 
 
 class Followers:
-    """The followers of one partition. There are none if this replica follows."""
+    """The followers of one partition. Empty if this replica is a follower."""
 
     __slots__ = ("_awaited", "_isr", "_proposed_isr", "progress")
 
     def __init__(self, replicas: Iterable[int], isr: tuple[int, ...]) -> None:
-        """``replicas`` are the IDs of the followers' brokers."""
+        """``replicas`` are the broker ids of the followers."""
         self.progress: Mapping[int, FollowerProgress] = {replica: FollowerProgress() for replica in replicas}
-        """The progress of each follower, by the ID of its broker."""
+        """The progress of each follower, by broker id."""
         self._isr = isr
         self._proposed_isr: tuple[int, ...] = ()  # the ISR proposed to the controller; empty if none
         self._awaited: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
@@ -37,13 +37,14 @@ class Followers:
 
     # --- The ISR ---
 
-    def change(self, replicas: Iterable[int], isr: tuple[int, ...], *, is_new_term: bool, is_new_state: bool) -> bool:
-        """Apply the controller's state of the partition, which may be the known one.
+    def change(self, replicas: Iterable[int], isr: tuple[int, ...], *, is_new_epoch: bool, is_new_state: bool) -> bool:
+        """Apply the controller's state of the partition, which may be the known one. ``is_new_epoch`` is True if its
+        leader epoch is new.
 
-        Returns True if a follower outside the ISR must fetch again before it joins, because the state may have changed
-        when the follower was going to remove its log.
+        Returns True if a follower outside the ISR must fetch again before it joins: the state may have changed because
+        a follower is about to remove its log.
         """
-        known = {} if is_new_term else self.progress
+        known = {} if is_new_epoch else self.progress
         self.progress = {replica: known.get(replica) or FollowerProgress() for replica in replicas}
         self._isr = isr
         outsiders: list[FollowerProgress] = []
@@ -115,7 +116,8 @@ class Followers:
         """Return the followers, alive or not, whose logs ended at or before ``offset`` at their last fetch. Can be
         called from any thread.
 
-        They cannot have later records that this leader cannot read, unless the records were damaged after that fetch.
+        Such a follower has acknowledged no record behind ``offset``. It may have received one in the response to that
+        fetch.
         """
         return {replica for replica, progress in self.progress.items() if 0 <= progress.log_end_offset <= offset}
 

@@ -57,7 +57,8 @@ class HealingInterrupted(Exception):
 
 
 class _Refused(NamedTuple):
-    """A damaged range that no live replica can supply, and the reason given by each replica."""
+    """A damaged range that no live replica can supply, and the reason for each replica: its error, or that it is
+    down."""
 
     damage: DamagedRange
     reasons: Mapping[int, KafkaError]
@@ -300,7 +301,7 @@ class Healing:
     async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, KafkaError] | None:
         """Replace a range with the records of the first replica that contains them.
 
-        Returns None, or, if no replica could supply the records, the error of each replica, by broker id. Raises
+        Returns None, or, if no replica could supply the records, the reason for each replica, by broker id. Raises
         ``HealingInterrupted``.
         """
         live = self._metadata.image.live_broker_ids()

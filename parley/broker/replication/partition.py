@@ -148,7 +148,7 @@ class Partition:
         self._is_truncating = False
         self._deferred: PartitionState | None = None  # to be applied after the truncation
         self.unhealed: tuple[UnhealedRange, ...] = ()
-        """The damaged ranges of the log that no other live replica has. ``Healing`` assigns them."""
+        """The damaged ranges that no other live replica could supply at the last attempt. ``Healing`` assigns them."""
         self.before_start_over: Callable[[], Awaitable[None]] | None = None
         """Set if this replica must fetch its log again from the beginning. The fetcher stops fetching, calls this
         function, which removes the replica from the ISR, the ELR and the last known ELR, and then removes the log.
@@ -175,19 +175,18 @@ class Partition:
 
     def _apply(self, state: PartitionState) -> None:
         leads = state.leader == self.broker_id and not self._is_behind_log(state)
-        new_term = state.leader_epoch != self.leader_epoch
-        is_changed = new_term or state.partition_epoch != self.state.partition_epoch
+        new_epoch = state.leader_epoch != self.leader_epoch
+        is_changed = new_epoch or state.partition_epoch != self.state.partition_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.is_leader = leads
         others = self._follower_ids(state) if leads else ()
-        if self.followers.change(others, state.isr, is_new_term=new_term, is_new_state=is_changed):
-            self._purgatories.fetch.notify(
-                self
-            )  # their fetch sessions check the partition again, though it is unchanged
-        if leads and new_term and self._log is not None:
+        if self.followers.change(others, state.isr, is_new_epoch=new_epoch, is_new_state=is_changed):
+            # The fetch sessions of these followers must look at the partition again, although it has no new records.
+            self._purgatories.fetch.notify(self)
+        if leads and new_epoch and self._log is not None:
             self._begin_leader_epoch(self._log)
-        if new_term:
+        if new_epoch:
             self._notify_all()
         if leads and self._log is not None:
             self._advance_high_watermark(self._log, 0)
@@ -337,7 +336,7 @@ class Partition:
         """
         if not self.is_leader:
             raise KafkaError(self._why_not_leader)
-        log = self._log  # a property takes as long as ten attributes
+        log = self._log  # the property costs as much as ten attributes
         if log is None:
             raise KafkaError(self._why_no_log)
         if acks == -1 and not self._has_enough_replicas(log):
@@ -542,9 +541,11 @@ class Partition:
         return len(self.state.replicas) == 1 or any(each.covers(damage) for each in self.unhealed)
 
     def is_lost(self, damage: DamagedRange) -> bool:
-        """Return True if no other replica, alive or not, can have the records of a damaged range.
+        """Return True if no other replica, alive or not, can supply acknowledged records for the whole of a damaged
+        range. Can be called from any thread.
 
-        A replica cannot have them if it answered so, or if this broker leads and the replica's log ends before them.
+        A replica cannot if its own response shows that it lacks some of the range, or if this broker leads and the
+        replica's log ended before the range at its last fetch.
         """
         lacked_by = self.followers.ending_before(damage.first_offset)
         lacked_by.update(*(each.lacked_by for each in self.unhealed if each.covers(damage)))

@@ -10,9 +10,9 @@ Rules of this module:
   leader epoch is the one in this replica's leader-epoch cache for its offset. So the records of a replica whose log has
   diverged from this log are not used (docs/storage.md, "Mending", describes the case of an epoch that started in the
   range).
-* "The replica lacks the records" is what the replica itself says about an offset in the range. An error that is found
-  here, a replica that cannot answer, and a replica that has not committed the records yet, prove nothing: the replica
-  may have the records.
+* A replica lacks the records (``LackedRecords``) only if it responds with OFFSET_OUT_OF_RANGE or CORRUPT_MESSAGE for an
+  offset in the range. An error that this broker finds, an unreachable replica, and a replica that has not committed the
+  records yet prove nothing: the replica may have the records.
 * The part of the range below the log start is not fetched, because the other replica may have removed it, too. Only the
   batch that contains the log start reaches below it.
 """
@@ -39,7 +39,7 @@ too."""
 
 
 class LackedRecords(KafkaError):
-    """The other replica answered that it does not have the records, or that its copy is damaged, too."""
+    """The other replica responded that it lacks some of the records, or that its own copy is damaged."""
 
 
 class Ask(Protocol):

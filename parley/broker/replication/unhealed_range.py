@@ -1,7 +1,7 @@
-"""A damaged range that no live replica could supply, and what each replica answered.
+"""A damaged range that no live replica could supply, and the replicas that lack it.
 
-``Healing`` asks the live replicas. "No live replica has the records" does not mean that the records are lost: an intact
-replica may be down. A coordinator tells these cases apart (``coordinators.internal_topic``).
+``Healing`` asks the live replicas. If none of them has the records, these are not necessarily lost: an intact replica
+may be down. ``Partition.is_lost`` distinguishes the two cases, for the coordinators.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class UnhealedRange:
 
     damage: DamagedRange
     lacked_by: frozenset[int]
-    """The replicas that answered that they lack the records, or that their copies are damaged, too. A replica that is
-    down, or could not answer, is not among them."""
+    """The replicas that cannot supply the whole range, according to their own responses: they lack at least one offset
+    of it, or have it damaged. A replica that is down, or that did not respond, is not among them."""
 
     def covers(self, damage: DamagedRange) -> bool:
         """Return True if ``damage`` lies inside the range."""

@@ -49,8 +49,8 @@ _SIZES = {_OF_ALL_BYTES: 4, 2: 8, 3: 0, 4: 8, 5: 0}  # the checksums of a block,
 _HEAD = struct.Struct(">hIiqq")
 _UINT32: Final = struct.Struct(">I")
 _GATHERED_BYTES: Final = 1024
-"""The number of bytes of batches that are gathered before they are added to the checksums: that takes two calls for 49
-batches, instead of two for each batch."""
+"""How many of the first bytes of batches are gathered before they are added to the checksums: two calls for 49 batches,
+instead of two for each."""
 _CHECKED_FROM = 6
 
 _log = logging.getLogger(__name__)
@@ -147,12 +147,12 @@ class SegmentDigest:
 class DigestBuilder:
     """Builds the digest of a segment while the segment is written. ``of`` continues an existing digest."""
 
-    __slots__ = ("_checksums", "_contents", "_current", "_headers", "size")
+    __slots__ = ("_checksums", "_current", "_gathered_crcs", "_gathered_heads", "size")
 
     def __init__(self) -> None:
         self._checksums = array("I")  # of the blocks before the current block, in which the last batch starts
         self._current = NO_BATCHES  # without the gathered batches
-        self._contents = self._headers = b""  # of the gathered batches, which are in the current block
+        self._gathered_crcs = self._gathered_heads = b""  # of batches in the current block
         self.size = 0
 
     @classmethod
@@ -175,17 +175,17 @@ class DigestBuilder:
             block = (self.size + at) // BLOCK
             if len(self._checksums) < 2 * block:
                 self._fill_to(block)
-            self._contents += _UINT32.pack(header.crc)
-            self._headers += data[at : at + ATTRIBUTES_AT]
+            self._gathered_crcs += _UINT32.pack(header.crc)
+            self._gathered_heads += data[at : at + ATTRIBUTES_AT]
             at += header.size_bytes
-            if len(self._headers) >= _GATHERED_BYTES:
+            if len(self._gathered_heads) >= _GATHERED_BYTES:
                 self._add_gathered()
         self.size += at
 
     def _add_gathered(self) -> None:
-        if self._headers:
-            self._current = _with_gathered(self._current, self._contents, self._headers)
-            self._contents = self._headers = b""
+        if self._gathered_heads:
+            self._current = _with_gathered(self._current, self._gathered_crcs, self._gathered_heads)
+            self._gathered_crcs = self._gathered_heads = b""
 
     def _fill_to(self, block: int) -> None:
         """Make ``block`` the current block."""

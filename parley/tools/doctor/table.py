@@ -302,7 +302,10 @@ _MACHINES: Final = (
     ),
     Check(
         "identity-malformed", _E, "Is a meta.properties file unreadable or altered?",
-        ("restore the file from a backup", "if you have edited it, remove its last line, the checksum"),
+        (
+            "restore the file from a backup",
+            "if you have edited it, remove the comment with the checksum, its last line",
+        ),
         _MACHINE, on_machine=machine.malformed_owner,
     ),
     Check(

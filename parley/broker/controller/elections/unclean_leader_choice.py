@@ -13,8 +13,9 @@
   ``min.insync.replicas`` are intact, the recovery counts as ``is_after_power_cut``: no better evidence can exist.
 * In all other cases the recovery is unclean: acknowledged records may be lost.
 * After a store was set back, a ``Quorum`` of sound replicas suffices, whatever ``last_known_elr`` contains. Sound means
-  that the log is undamaged and the machine has not lost power. A record was acknowledged by at least
-  ``min.insync.replicas`` replicas, so one of the quorum has it, and so has the replica that wins.
+  that the log is undamaged, and that the machine has not lost power, unless every append is synced. A record was
+  acknowledged by at least ``min.insync.replicas`` replicas, so one of the quorum has it, and so has the replica that
+  wins.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The number of replicas of a partition among which every acknowledged record is found."""
+    """Which replicas of a partition suffice to find every acknowledged record among them."""
 
     replicas: frozenset[int]
-    """All replicas of the partition. The quorum does not hold for other ones."""
+    """All replicas of the partition. The quorum is void once the partition has other replicas."""
     eligible: frozenset[int]
-    """The replicas that had every acknowledged record when they were last heard of. A quorum has one of them."""
+    """The replicas that had every acknowledged record, according to the metadata that the store has lost. A quorum
+    contains at least one of them."""
     size: int
+    """The least number of replicas in a quorum."""
 
     def is_reached(self, state: PartitionState, replicas: Set[int]) -> bool:
         """Return True if these replicas contain a quorum."""
@@ -71,7 +74,8 @@ def needs_recovery(state: PartitionState, strategy: RecoveryStrategy) -> bool:
 
 
 def awaited_at_least(state: PartitionState, strategy: RecoveryStrategy) -> tuple[int, ...]:
-    """Return the brokers that must report before a leader may be chosen, whatever the other brokers report."""
+    """Return the brokers that must report before a leader may be chosen without a ``Quorum``, whatever the other
+    brokers report."""
     return () if strategy is RecoveryStrategy.AGGRESSIVE else state.last_known_elr or state.replicas
 
 

@@ -69,8 +69,8 @@ class UncleanRecovery:
         self._leaderless_log = self._new_log()
 
     def accept_quorums(self, quorums: Mapping[Replica, Quorum]) -> None:
-        """From now on, a quorum of sound replicas suffices to elect the leaders of these partitions, until they have a
-        leader or the term ends."""
+        """Elect the leaders of these partitions as soon as a quorum of sound replicas has reported. The quorums are
+        valid until the partitions have leaders, or the term ends."""
         self._quorums = dict(quorums)
         self._wakeup.set()
 
@@ -146,8 +146,8 @@ class UncleanRecovery:
         return RETRY_S if is_incomplete else None
 
     def _recoverable(self) -> tuple[list[TopicPartition], dict[TopicPartition, Wait]]:
-        """Return the partitions that can be recovered because all awaited brokers are alive, and the reasons why the
-        other partitions wait."""
+        """Return the partitions that can be recovered, because all awaited brokers or a quorum are alive, and the
+        reasons why the other partitions wait."""
         image = self._metadata.image
         live = image.live_broker_ids()
         if self._leaderless is None:

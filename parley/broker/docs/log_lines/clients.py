@@ -166,7 +166,7 @@ _COORDINATORS: Final = Section(
             "coordinator cannot read a partition: its clients wait until it can",
             "A disk failed, or a partition of an internal topic is damaged; see `error`. The coordinator retries after "
             "growing pauses.",
-            "Repair the disk, or start the brokers of the other replicas, which may have the "
+            "Repair the disk, or start the brokers of the other replicas, which may have intact copies of the "
             "[damaged records](damage.md#what-the-broker-does-about-damage). With a traceback: please report it.",
         ),
         Line(
