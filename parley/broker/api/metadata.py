@@ -197,7 +197,7 @@ class MetadataApi:
         )
         if request.topics is not None and (request.topics or context.api_version > 0):
             once = {(asked.name, asked.topic_id): asked for asked in request.topics}
-            describe = self._asked(context, shown, uncreatable)
+            describe = self._asked(context, shown, uncreatable, self._topic_operations(context, request))
             return _with_topics(response, shown.version, describe, list(once.values()))
         topics = shown.image.topics.values()
         if self._authorization.is_enforced:
@@ -220,7 +220,7 @@ class MetadataApi:
             return self._encoded.shown(image, context.listener, version, unreachable)
         view = ListenerView(image, context.listener, without_listener=unreachable, lacks_log=logs.lacks_log)
         if with_operations:
-            operations = self._topic_operations(context)
+            operations = self._topic_operations(context, request)
             return ShownTopics(image, version, view, partial(_encoded_topic, operations=operations))
         return self._encoded.shown(image, context.listener, version, unreachable).while_opening(
             view, logs.opens_logs_of
@@ -260,20 +260,25 @@ class MetadataApi:
         may_describe = self._test_of_description(context)
         return lambda topic: shown.encoded(topic) if may_describe(topic.name) else None
 
-    def _topic_operations(self, context: RequestContext) -> _OperationsOf:
+    def _topic_operations(self, context: RequestContext, request: MetadataRequest) -> _OperationsOf:
+        if not request.include_topic_authorized_operations:
+            return _not_asked
         return partial(self._authorization.operations, context, ResourceType.TOPIC)
 
-    def _asked(self, context: RequestContext, shown: ShownTopics, uncreatable: Set[str]) -> _DescribeAsked:
+    def _asked(
+        self, context: RequestContext, shown: ShownTopics, uncreatable: Set[str], operations: _OperationsOf
+    ) -> _DescribeAsked:
         """Return a function that encodes the description of a requested topic, or an error if the client may not see
         it.
 
-        A topic id is not secret, but the name that belongs to it is.
+        A topic id is not secret, but the name that belongs to it is. A missing topic that the client may describe has
+        operations, too: the client's rights do not depend on whether the topic exists.
         """
         version, names, topics = shown.version, shown.image.topic_names, shown.image.topics
         may, is_enforced = self._authorization.may, self._authorization.is_enforced
 
-        def failed(name: str | None, topic_id: UUID, code: ErrorCode) -> bytes:
-            return encode_element(MetadataResponse, version, _topic_error(name, topic_id, code))
+        def failed(name: str | None, topic_id: UUID, code: ErrorCode, allowed: int = NOT_ASKED) -> bytes:
+            return encode_element(MetadataResponse, version, _topic_error(name, topic_id, code, allowed))
 
         def described(asked: MetadataRequest.MetadataRequestTopic) -> bytes:
             name, topic_id = asked.name, asked.topic_id
@@ -294,6 +299,7 @@ class MetadataApi:
                 name,
                 ZERO_UUID,
                 self._outages.absent if is_legal_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION,
+                operations(name),
             )
 
         return described
@@ -324,8 +330,12 @@ def _brokers(brokers: Iterable[BrokerRegistration], listener: str) -> list[Metad
     ]
 
 
-def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataResponse.MetadataResponseTopic:
-    return MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
+def _topic_error(
+    name: str | None, topic_id: UUID, code: ErrorCode, operations: int
+) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=code, name=name, topic_id=topic_id, partitions=[], topic_authorized_operations=operations
+    )
 
 
 def _with_topics(

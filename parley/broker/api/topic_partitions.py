@@ -23,7 +23,7 @@ from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.network.handler import Handler, RequestContext
 from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
-from parley.broker.security.operations import Operation
+from parley.broker.security.operations import NOT_ASKED, Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -111,9 +111,10 @@ class TopicPartitionsApi:
 
         def describe(name: str, first_partition: int, room: int) -> _Topic:
             topic = image.topics.get(name)
+            operations = self._authorization.operations(context, ResourceType.TOPIC, name)
             if topic is None:
                 legal, illegal = self._outages.absent, ErrorCode.INVALID_TOPIC_EXCEPTION
-                return _undescribed(name, legal if is_legal_topic_name(name) else illegal)
+                return _undescribed(name, legal if is_legal_topic_name(name) else illegal, operations)
             states = topic.partitions[first_partition : first_partition + room]
             return _Topic(
                 error_code=ErrorCode.NONE,
@@ -123,14 +124,14 @@ class TopicPartitionsApi:
                 partitions=[
                     _described(view, name, index, state) for index, state in enumerate(states, start=first_partition)
                 ],
-                topic_authorized_operations=self._authorization.operations(context, ResourceType.TOPIC, name),
+                topic_authorized_operations=operations,
             )
 
         return describe
 
 
-def _undescribed(name: str, code: ErrorCode) -> _Topic:
-    return _Topic(error_code=code, name=name, topic_id=ZERO_UUID, partitions=[])
+def _undescribed(name: str, code: ErrorCode, operations: int = NOT_ASKED) -> _Topic:
+    return _Topic(error_code=code, name=name, topic_id=ZERO_UUID, partitions=[], topic_authorized_operations=operations)
 
 
 def _described(view: ListenerView, topic: str, index: int, state: PartitionState) -> _Partition:

@@ -210,16 +210,17 @@ class World:
                 offline_replicas=[each for each in state.replicas if each not in reachable],
             )
 
+        def operations(name: str) -> int:
+            allowed = (each for each in SUPPORTED_OPERATIONS[Secured.TOPIC] if may(each, name))
+            return bit_field(allowed) if request.include_topic_authorized_operations else NOT_ASKED
+
         def described(topic: TopicImage) -> Topic:
-            allowed = (each for each in SUPPORTED_OPERATIONS[Secured.TOPIC] if may(each, topic.name))
             return Topic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=topic.name == OFFSETS_TOPIC,
                 partitions=[partition(topic.name, index, state) for index, state in enumerate(topic.partitions)],
-                topic_authorized_operations=(
-                    bit_field(allowed) if request.include_topic_authorized_operations else NOT_ASKED
-                ),
+                topic_authorized_operations=operations(topic.name),
             )
 
         def error(code: ErrorCode, name: str | None, topic_id: UUID = ZERO_UUID) -> Topic:
@@ -241,6 +242,7 @@ class World:
                 is_legal = "/" not in name
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
                 response.topics.append(error(code, name))
+                response.topics[-1].topic_authorized_operations = operations(name)
         return response
 
     async def check(self, context: RequestContext, request: MetadataRequest) -> None:

@@ -13,7 +13,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from parley.broker.network.handler import RequestContext
 from parley.broker.security.authorization import Authorization
-from parley.broker.security.operations import Operation
+from parley.broker.security.operations import NOT_ASKED, Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -22,6 +22,8 @@ from tests.broker.api.bench import context
 from tests.support.virtual_time import run
 
 Response = DescribeTopicPartitionsResponse
+ALLOWED = 1 << Operation.DESCRIBE
+"""The operations that the client may perform on a topic that it may describe."""
 
 
 class Rights:
@@ -40,7 +42,7 @@ class Rights:
         return lambda name: self.may(request, operation, type, name)
 
     def operations(self, request: RequestContext, type: ResourceType, name: str) -> int:
-        return 0
+        return ALLOWED
 
 
 def served(
@@ -90,16 +92,17 @@ def test_a_page_checks_the_rights_of_its_own_topics_only() -> None:
     run(story())
 
 
-def test_every_named_topic_is_on_one_page_with_its_error() -> None:
+def test_every_named_topic_is_on_one_page_with_its_error_and_its_operations() -> None:
     api = served({"a": 2, "hidden": 1}, Rights({"a", "missing", "no/name"}))
 
     async def story() -> None:
         first, second = await pages(api, "missing", "hidden", "a", "no/name", limit=4)
-        assert [(topic.name, topic.error_code) for topic in (*first.topics, *second.topics)] == [
-            ("a", ErrorCode.NONE),
-            ("hidden", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
-            ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        topics = (*first.topics, *second.topics)
+        assert [(topic.name, topic.error_code, topic.topic_authorized_operations) for topic in topics] == [
+            ("a", ErrorCode.NONE, ALLOWED),
+            ("hidden", ErrorCode.TOPIC_AUTHORIZATION_FAILED, NOT_ASKED),
+            ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ALLOWED),
+            ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION, ALLOWED),
         ]
 
     run(story())
