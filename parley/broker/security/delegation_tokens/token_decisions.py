@@ -55,12 +55,10 @@ def new_token(
     Raises KafkaError: INVALID_PRINCIPAL_TYPE for a renewer that is not a user, or INVALID_REQUEST for too many renewers
     and for names that are empty or too long.
     """
+    if len(owner.kind) > NAME_MAX or any(renewer.kind != USER for renewer in renewers):
+        raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
     if len(renewers) > RENEWERS_MAX or not all(0 < len(each.name) <= NAME_MAX for each in (owner, *renewers)):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    if len(owner.kind) > NAME_MAX:
-        raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
-    if any(renewer.kind != USER for renewer in renewers):
-        raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
     lifetime_ms = min(limits.lifetime_ms, lifetime_ms) if lifetime_ms > 0 else limits.lifetime_ms
     max_ms = min(now_ms + lifetime_ms, TIME_MAX_MS)
     expires_ms = min(max_ms, now_ms + limits.expiry_ms)

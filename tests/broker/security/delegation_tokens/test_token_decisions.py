@@ -32,9 +32,10 @@ def test_a_new_token_expires_by_the_configuration_or_earlier() -> None:
     assert new_token("id", ALICE, ALICE, [], 5000, 50, LIMITS).max_ms == 1050
 
 
-def test_a_renewer_is_a_user() -> None:
+@pytest.mark.parametrize("renewers", [[Principal("Group", "g")], [Principal("Group", "")], [Principal("", "")] * 101])
+def test_a_renewer_is_a_user(renewers: list[Principal]) -> None:
     with pytest.raises(KafkaError) as refused:
-        new_token("id", ALICE, ALICE, [Principal("Group", "g")], -1, 50, LIMITS)
+        new_token("id", ALICE, ALICE, renewers, -1, 50, LIMITS)
     assert refused.value.code is ErrorCode.INVALID_PRINCIPAL_TYPE
 
 
