@@ -11,6 +11,8 @@ from parley.consensus.zookeeper.connection import synchronous_client
 
 ZNODES_MAX = 10_000
 """The maximum number of znodes whose ACLs are read. A tree that is only partly locked is usually open near its root."""
+_AT_ONCE = 100
+"""The number of znodes that are read at a time, without waiting for each response."""
 _ADVICE = (
     "give the brokers a user and acl=true in coordination.url, restart them one by one, then run "
     "`parley zookeeper-security-migration --zookeeper.acl secure` as that user"
@@ -34,16 +36,18 @@ def protection_of(address: Address) -> Protection:
 def _of_tree(client: KazooClient, root: str) -> Finding:
     pending, seen = [root], 0
     while pending and seen < ZNODES_MAX:
-        path = pending.pop(0)
-        try:
-            acls, _ = client.get_acls(path)
-            pending += [f"{path}/{name}" for name in client.get_children(path)]
-        except NoNodeError:
-            continue  # deleted meanwhile
-        except NoAuthError:
-            return Finding(Guard.UNKNOWN, f"this account may not read the ACL of {path}", _ADVICE)
-        seen += 1
-        if strangers := [acl for acl in acls if acl.perms and acl.id.scheme in ("world", "ip")]:
-            (first, *_) = strangers
-            return Finding(Guard.OPEN, f"{path} is open to {first.id.scheme}:{first.id.id}", _ADVICE)
+        part, pending = pending[:_AT_ONCE], pending[_AT_ONCE:]
+        sent = [(path, client.get_acls_async(path), client.get_children_async(path)) for path in part]
+        for path, acls, children in sent:
+            try:
+                (found, _), names = acls.get(), children.get()
+            except NoNodeError:
+                continue  # deleted meanwhile
+            except NoAuthError:
+                return Finding(Guard.UNKNOWN, f"this account may not read the ACL of {path}", _ADVICE)
+            pending += [f"{path}/{name}" for name in names]
+            seen += 1
+            if strangers := [acl for acl in found if acl.perms and acl.id.scheme in ("world", "ip")]:
+                (first, *_) = strangers
+                return Finding(Guard.OPEN, f"{path} is open to {first.id.scheme}:{first.id.id}", _ADVICE)
     return Finding(Guard.CLOSED, f"the ACLs of {root} allow its account only ({seen} znodes)")
