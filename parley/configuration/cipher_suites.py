@@ -12,12 +12,6 @@ import ctypes
 import ssl
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final
-
-_CANNOT_CHOOSE: Final = (
-    "this Python cannot select suites of TLS 1.3: list all of them in OpenSSL's order, or only suites of TLS 1.2, "
-    "which disables TLS 1.3, or use the Python of the operating system"
-)
 
 
 class BadSuite(Exception):
@@ -71,17 +65,21 @@ def _set_ciphersuites(context: ssl.SSLContext, suites: list[str]) -> None:
     else:
         _call_openssl(context, names)
     if _tls_1_3_suites(context) != suites:
-        raise BadSuite(_CANNOT_CHOOSE)
+        raise BadSuite(
+            "this Python cannot select suites of TLS 1.3: list all of them in OpenSSL's order, or only suites of TLS "
+            "1.2, which disables TLS 1.3, or use the Python of the operating system"
+        )
 
 
 def _call_openssl(context: ssl.SSLContext, names: str) -> None:
+    """Let OpenSSL select the suites. Has no effect if this Python offers no way to call it."""
     if sys.implementation.name != "cpython":
-        raise BadSuite(_CANNOT_CHOOSE)
+        return
     try:
         # Looked up through ``_ssl``, so it belongs to the OpenSSL that created the context.
         function = ctypes.CDLL(_ssl.__file__).SSL_CTX_set_ciphersuites
-    except (AttributeError, OSError):
-        raise BadSuite(_CANNOT_CHOOSE) from None
+    except (AttributeError, OSError):  # OpenSSL is linked into Python
+        return
     function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     function(ctypes.c_void_p.from_address(id(context) + object.__basicsize__), names.encode())
 

@@ -202,6 +202,7 @@ class Segment(ReadableSegment):
 
         If this raises ``OSError``, nothing was appended.
         """
+        # A property is called only if its attribute is not known yet: a call costs as much as ten attributes.
         position, unindexed, largest = self.size, self._unindexed, self._largest or self.largest
         offsets, times = self.offset_index, self.time_index
         indexed = offsets.count, times.count

@@ -19,6 +19,7 @@ from parley.consensus.local.database import Database
 from parley.consensus.local.latest_change import FILE as LATEST_FILE
 from parley.consensus.local.latest_change import LatestChange
 from parley.consensus.store_move.store_record import SET_BACK_KEY
+from tests.support.flipped_bits import each_bit_flipped
 
 KEYS = 300
 REMOVED = 60
@@ -189,10 +190,8 @@ def test_a_flipped_bit_in_the_number_of_the_latest_change_means_no_lost_writes(f
     files.put_into(tmp_path / "store")
     with closing(LatestChange(tmp_path / "store", IDENTITY)) as latest:
         assert latest.read() == KEYS + 2 * REMOVED
-        for position in range(len(files.latest) * 8):
-            damaged = bytearray(files.latest)
-            damaged[position // 8] ^= 1 << position % 8
-            (tmp_path / "store" / LATEST_FILE).write_bytes(damaged)
+        for altered in each_bit_flipped(files.latest):
+            (tmp_path / "store" / LATEST_FILE).write_bytes(altered)
             assert latest.read() == 0
 
 

@@ -30,6 +30,7 @@ from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.leader_epoch_cache import CHECKPOINT, EpochStart, LeaderEpochCache
 from parley.storage.unwritten_logs import UNWRITTEN_LOGS, UnwrittenLog, UnwrittenLogs
 from tests.support.faulty_files import only_below
+from tests.support.flipped_bits import each_bit_flipped
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
 offsets = st.dictionaries(st.tuples(topics, st.integers(0, 2**31 - 1)), st.integers(0, INT64_MAX), max_size=20)
@@ -303,11 +304,9 @@ def test_a_flipped_bit_is_never_read_as_another_value(
     put(path)
     written, expected = path.read_bytes(), get(path)
     assert expected != if_malformed
-    for bit in range(8 * len(written)):
-        flipped = bytearray(written)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
-        assert get(path) in (expected, if_malformed), f"bit {bit}"
+    for altered in each_bit_flipped(written):
+        path.write_bytes(altered)
+        assert get(path) in (expected, if_malformed), altered
 
 
 @pytest.mark.parametrize("text", ["0\n2\n3 40\n5 90\n", "0\n2\n3 40\n5 90", "0\r\n2\r\n3 40\r\n5 90\r\n"])

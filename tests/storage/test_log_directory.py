@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.synchronize import Event
@@ -50,6 +49,7 @@ from parley.storage.partition_metadata import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from tests.support.flipped_bits import each_bit_flipped
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda name: name not in (".", ".."))
 
@@ -115,19 +115,11 @@ def test_another_cluster_or_broker_is_refused_with_advice(tmp_path: Path) -> Non
     opened(tmp_path).close()
 
 
-def flipped(written: bytes) -> Iterator[bytes]:
-    """Yield copies of the bytes with one bit flipped in each."""
-    for bit in range(8 * len(written)):
-        altered = bytearray(written)
-        altered[bit // 8] ^= 1 << bit % 8
-        yield bytes(altered)
-
-
 def test_a_flipped_bit_alters_no_id_of_a_directory(tmp_path: Path) -> None:
     identity = DirectoryIdentity("NrHtHHIETh6Wm-5ICp566A", 1003, directory_id="8gmD-U3gQFaVziCS-ObZcQ")
     identity.write(tmp_path)
     path = tmp_path / "meta.properties"
-    for altered in flipped(path.read_bytes()):
+    for altered in each_bit_flipped(path.read_bytes()):
         path.write_bytes(altered)
         with suppress(MalformedIdentity):
             found = DirectoryIdentity.read(tmp_path)
@@ -244,7 +236,7 @@ def test_a_flipped_bit_alters_neither_the_topic_id_nor_the_partition(tmp_path: P
     topic_id = UUID("12345678-9abc-def0-1234-56789abcdef0")
     write_partition_metadata(tmp_path, topic_id, 12)
     path = tmp_path / "partition.metadata"
-    for altered in flipped(path.read_bytes()):
+    for altered in each_bit_flipped(path.read_bytes()):
         path.write_bytes(altered)
         with suppress(MalformedIdentity):
             found = read_partition_metadata(tmp_path)

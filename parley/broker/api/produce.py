@@ -212,19 +212,17 @@ class ProduceApi:
 
     def _produce(self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified) -> _Pending:
         """Prepare and append every partition's records."""
-        if not any(may_be_costly(data.records) for topic in request.topic_data for data in topic.partition_data):
-            return self._append_all(context, request, ready, verified)
-        turn_ends = self._monotonic() + TURN_S
-        costly = {
-            id(data)
-            for topic in request.topic_data
-            for data in topic.partition_data
-            if id(data) not in ready
-            and may_be_costly(data.records)
-            and not self._prepare_on_loop(context, topic, data, ready, turn_ends)
-        }
-        if costly:
-            return self._produce_costly(context, request, ready, verified, costly)
+        topics = request.topic_data
+        large = [(topic, data) for topic in topics for data in topic.partition_data if may_be_costly(data.records)]
+        if large:
+            turn_ends = self._monotonic() + TURN_S
+            costly = {
+                id(data)
+                for topic, data in large
+                if id(data) not in ready and not self._prepare_on_loop(context, topic, data, ready, turn_ends)
+            }
+            if costly:
+                return self._produce_costly(context, request, ready, verified, costly)
         return self._append_all(context, request, ready, verified)
 
     def _prepare_on_loop(

@@ -50,7 +50,7 @@ class Followers:
         outsiders: list[FollowerProgress] = []
         if is_new_state:  # the same state may arrive twice, from a response and from the metadata
             self._proposed_isr = ()
-            outsiders = [progress for replica, progress in self.progress.items() if replica not in isr]
+            outsiders = [progress for replica, progress in self.progress.items() if self.is_outsider(replica)]
             for progress in outsiders:
                 progress.forget_arrival()
         self._choose_awaited()

@@ -179,7 +179,7 @@ class IsrMaintenance:
             return
         isr = wanted_isr(self._view(partition), self._partitions.image.brokers, now_s, self._lag_max_s)
         if isr is not partition.state.isr:
-            partition.propose_isr(isr)
+            partition.followers.propose_isr(isr)
             self._proposals[key] = _Proposal(partition, partition.state, isr)
             self._wakeup.set()
 

@@ -380,10 +380,6 @@ class Partition:
 
     # --- Followers ---
 
-    def propose_isr(self, isr: tuple[int, ...]) -> None:
-        """Record that this ISR has been proposed to the controller. ``change`` or ``withdraw_isr`` follows."""
-        self.followers.propose_isr(isr)
-
     def withdraw_isr(self) -> None:
         """Record that the controller has refused the proposed ISR."""
         self.followers.withdraw_isr()

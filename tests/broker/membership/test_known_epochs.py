@@ -22,6 +22,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.protocol.uuids import UUID
+from tests.support.flipped_bits import each_bit_flipped
 
 
 def test_each_field_only_rises() -> None:
@@ -98,12 +99,9 @@ def test_a_damaged_file_counts_as_empty(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_a_flipped_bit_is_never_read_as_other_epochs(tmp_path: Path) -> None:
     known = KnownEpochs(Term(7, 1, 5), 3, 1000, 12)
-    written = known.to_bytes()
-    for bit in range(8 * len(written)):
-        flipped = bytearray(written)
-        flipped[bit // 8] ^= 1 << bit % 8
-        (tmp_path / EPOCHS_FILE).write_bytes(flipped)
-        assert read_known_epochs([tmp_path]) in (known, KnownEpochs()), f"bit {bit}"
+    for altered in each_bit_flipped(known.to_bytes()):
+        (tmp_path / EPOCHS_FILE).write_bytes(altered)
+        assert read_known_epochs([tmp_path]) in (known, KnownEpochs()), altered
 
 
 async def test_epochs_that_no_directory_takes_are_not_called_saved(

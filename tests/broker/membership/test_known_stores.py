@@ -10,6 +10,7 @@ import pytest
 from parley.broker.membership.known_stores import STORE_FILE, read_known_stores, record_store, with_advice
 from parley.consensus.errors import DamagedStore, EmptyStore, WrongStore
 from parley.storage.meta_properties import MalformedIdentity
+from tests.support.flipped_bits import each_bit_flipped
 
 
 def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) -> None:
@@ -48,10 +49,7 @@ def test_a_flipped_bit_is_never_read_as_another_store(tmp_path: Path) -> None:
     for each in ("aa56f1", "23326f"):
         record_store([tmp_path], each)
     path = tmp_path / STORE_FILE
-    written = path.read_bytes()
-    for bit in range(8 * len(written)):
-        altered = bytearray(written)
-        altered[bit // 8] ^= 1 << bit % 8
+    for altered in each_bit_flipped(path.read_bytes()):
         path.write_bytes(altered)
         with suppress(MalformedIdentity):
             assert read_known_stores([tmp_path])[:2] == ["23326f", "aa56f1"], altered

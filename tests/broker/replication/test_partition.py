@@ -80,7 +80,7 @@ async def test_the_proposed_isr_counts_though_the_present_one_is_published_again
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.alter("t", isr=(BROKER,))
     partition = bench.partition("t")
-    partition.propose_isr((BROKER, OTHER))
+    partition.followers.propose_isr((BROKER, OTHER))
     partition.change(replace(partition.state))  # what the answer said, from the metadata
     bench.write("t", 1)
     assert partition.followers.has_proposed_isr
@@ -334,7 +334,7 @@ async def test_fetches_that_wait_count_only_bytes_that_were_appended(bench: Benc
     partition.opened(partition.log)
     partition.change(replace(partition.state, partition_epoch=partition.state.partition_epoch + 1))
     partition.config_changed()
-    partition.propose_isr((BROKER, OTHER))
+    partition.followers.propose_isr((BROKER, OTHER))
     partition.withdraw_isr()
     for is_close in (True, False):
         partition.include_in_high_watermark(OTHER, is_close=is_close)

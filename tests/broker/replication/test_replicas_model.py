@@ -282,7 +282,7 @@ class Replicas(RuleBasedStateMachine):
             )
             isr = in_sync.wanted_isr(view, replica.metadata.image.brokers, self.now_s, LAG_MAX_S)
             if isr is not partition.state.isr:
-                partition.propose_isr(isr)
+                partition.followers.propose_isr(isr)
         if partition.followers.has_proposed_isr and answer is not Answer.LATER:
             self.answer(replica, answer)
 
