@@ -208,8 +208,8 @@ class UncleanRecovery:
             )
         if whole:
             _log.warning(
-                "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set "
-                "back: none lacks committed records",
+                "leaders were elected from the reports of enough replicas, after an unclean stop or a store that was "
+                "set back: none lacks committed records",
                 extra={"partitions": whole},
             )
 

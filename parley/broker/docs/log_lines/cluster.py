@@ -206,10 +206,11 @@ _LEADERS: Final = Section(
     "Leaders",
     (
         Line(
-            "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set "
-            "back: none lacks committed records",
-            "After a crash of several brokers: a replica that was last eligible is intact, and its machine has not "
-            "lost power.",
+            "leaders were elected from the reports of enough replicas, after an unclean stop or a store that was "
+            "set back: none lacks committed records",
+            "After a crash of several brokers: all replicas that were last eligible have reported, and one of them is "
+            "intact, on a machine that has not lost power. After the store was set back, a quorum of such replicas "
+            "suffices.",
             NOTHING,
         ),
         Line(
