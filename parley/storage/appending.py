@@ -13,9 +13,7 @@ from parley.named_tuples import new_tuple
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
-from parley.storage.damage.appended_epochs import AppendedEpochs
-from parley.storage.leader_epoch_cache import LeaderEpochCache
-from parley.storage.log_append import (
+from parley.storage.append_checks import (
     LOG_APPEND_TIME,
     AppendInfo,
     PlacedBatch,
@@ -26,6 +24,8 @@ from parley.storage.log_append import (
     runs,
     whole_batches,
 )
+from parley.storage.damage.appended_epochs import AppendedEpochs
+from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note

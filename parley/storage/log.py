@@ -20,6 +20,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.uuids import UUID
 from parley.storage import producer_recovery, recovery, retention
+from parley.storage.append_checks import AppendInfo, Origin
 from parley.storage.appending import append_as_follower, append_as_leader
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction.compactor import MAP_BYTES, MAP_LOAD_FACTOR
@@ -33,7 +34,6 @@ from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamag
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches, completed
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
-from parley.storage.log_append import AppendInfo, Origin
 from parley.storage.log_directory import FULL
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead

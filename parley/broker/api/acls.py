@@ -16,7 +16,7 @@ from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decide
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import Steps, each_of, in_turns, now_or_in_turns
 from parley.broker.security.acls.bindings import (
     AclBinding,

@@ -12,7 +12,7 @@ from parley.broker.controller.controller import Controller
 from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.isr_changes import IsrChange, IsrChangeOutcome, alter_partitions
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from parley.protocol.schema import ZERO_UUID

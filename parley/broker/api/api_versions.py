@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from parley.broker.metadata.feature_levels import LEVELS, FeatureLevels
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

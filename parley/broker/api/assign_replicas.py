@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.directory_assignment import DirectoryAssignment, assign_directories
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 

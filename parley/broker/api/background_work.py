@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from parley.broker.membership.recovery_notes import RecoveryNote
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.damaged_partition import DamagedPartition, HealState
 from parley.broker.replication.healing import Healing
 from parley.consensus.errors import CoordinationError

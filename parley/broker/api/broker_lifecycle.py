@@ -15,7 +15,7 @@ from parley.broker.controller.brokers import (
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.elections.leader_elections import elect_other_leaders, remove_damaged_replicas
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
 from parley.protocol.messages.cluster_metadata import (

@@ -16,7 +16,7 @@ from parley.broker.controller.controller import Controller
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.quotas.filters import filter_of
 from parley.protocol.errors import KafkaError

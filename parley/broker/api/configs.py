@@ -28,7 +28,7 @@ from parley.broker.logging.levels import describe_loggers, set_logger_levels
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import check_topic_name
 from parley.broker.metadata.types import ConfigResource, ResourceType
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import (
     AlterConfigsRequest,

@@ -18,7 +18,7 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.feature_support import serves_consumer_groups
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.operations import NOT_ASKED
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import (

@@ -20,8 +20,8 @@ from parley.broker.controller.delegation_tokens import store_token
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import to_json, token_from_json, token_to_json
-from parley.broker.network.handler import Handler, RequestContext
 from parley.broker.network.peers import Peers
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.delegation_tokens.token_decisions import (

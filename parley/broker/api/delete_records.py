@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from parley.broker.api.requested_names import once
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import LOW_WATERMARK, Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory

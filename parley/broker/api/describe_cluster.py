@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.broker.api.listener_view import ListenerView
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import NOT_ASKED
 from parley.protocol.errors import ErrorCode

@@ -18,7 +18,7 @@ from parley.broker.controller.client_quotas import too_many_quotas
 from parley.broker.controller.topics import asked_increase, asked_partitions, too_many_partitions
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.division import Division, Level, in_order, named
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.steps import Steps, each_of
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import Operation

@@ -20,7 +20,7 @@ from parley.broker.controller.elections.leader_elections import (
     needing_election,
 )
 from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from parley.broker.controller.controller import Controller
 from parley.broker.network.dispatch import error_response
-from parley.broker.network.handler import ConnectedClient, Disconnect, Handler, RequestContext
 from parley.broker.network.peers import says_not_controller
+from parley.broker.network.request_context import ConnectedClient, Disconnect, Handler, RequestContext
 from parley.broker.security.acls.hosts import parse_address
 from parley.broker.security.principal import Principal
 from parley.broker.security.session import ClientSession

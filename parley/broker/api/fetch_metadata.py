@@ -9,7 +9,7 @@ from parley.broker.controller.metadata_publisher import MetadataProgress, Metada
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.terms import Term
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse

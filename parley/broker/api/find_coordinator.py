@@ -15,7 +15,7 @@ from parley.broker.coordinators.internal_topic import partition_of
 from parley.broker.coordinators.share_state.share_partition import parse_key
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER, Endpoint
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse

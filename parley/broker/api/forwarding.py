@@ -25,8 +25,8 @@ from parley.broker.api.envelopes import EnvelopeRefused, unwrap, wrap
 from parley.broker.controller.controller import Controller
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.types import ResourceType
-from parley.broker.network.handler import Handler, MaybeResponse, RequestContext
 from parley.broker.network.peers import Peers
+from parley.broker.network.request_context import Handler, MaybeResponse, RequestContext
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest

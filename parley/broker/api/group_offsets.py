@@ -21,7 +21,7 @@ from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.streams import commits as streams_commits
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.group_offsets import (
     OffsetCommitRequest,

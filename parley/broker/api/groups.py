@@ -18,7 +18,7 @@ from parley.broker.coordinators.groups.classic.responses import code_for_members
 from parley.broker.coordinators.groups.consumer.consumer_protocol import CONSUMER_PROTOCOL
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import SHARE, STREAMS, Group
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.turns import next_turn
 from parley.broker.security.operations import NOT_ASKED, bit_field
 from parley.broker.security.resources import SUPPORTED_OPERATIONS, ResourceType

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from parley.broker.api.requested_names import in_slices
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.partition import Partition

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from parley.broker.api.requested_names import in_slices
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import KafkaError

@@ -20,7 +20,7 @@ from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.quotas.mutations import NEVER_STRICT, UNLIMITED, QuotaOf
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import NOT_ASKED, Operation

@@ -16,7 +16,7 @@ from typing import Any
 
 from parley.broker.api.requested_names import SLICE, in_slices, named_twice, once
 from parley.broker.logging.unexpected_errors import FailureLog
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Isolation, Partition
 from parley.broker.runtime.threads import LOOP_THREADS, Threads

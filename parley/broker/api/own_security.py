@@ -17,7 +17,7 @@ from parley.broker.config import ConfigError
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.configs import ConfigChange, entries_after
 from parley.broker.metadata.types import ConfigResource, ResourceType
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.listener_security import ListenerSecurity
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import (

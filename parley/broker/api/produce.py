@@ -45,7 +45,7 @@ from parley.broker.api.transactional.verifications import Verification
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
-from parley.broker.network.handler import Disconnect, Handler, RequestContext
+from parley.broker.network.request_context import Disconnect, Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory

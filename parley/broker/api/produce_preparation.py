@@ -15,7 +15,7 @@ from parley.protocol.records.batch_header import TimestampType, is_compressed, i
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.produce_validation import Prepared, ProduceRules, prepare
 from parley.protocol.schema import Buffer
-from parley.storage.log_append import LOG_APPEND_TIME
+from parley.storage.append_checks import LOG_APPEND_TIME
 from parley.storage.log_config import LogConfig
 from parley.storage.resource_exhaustion import no_memory
 

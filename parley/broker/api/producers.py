@@ -11,7 +11,7 @@ from parley.broker.api.transactions import code_for
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -21,7 +21,7 @@ from parley.broker.controller.reassignment import (
     list_reassignments,
 )
 from parley.broker.metadata.types import PartitionState
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.elections import (
     AlterPartitionReassignmentsRequest,

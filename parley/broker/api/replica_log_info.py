@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.replica_reports import ReplicaReports
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 

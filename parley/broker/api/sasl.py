@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from parley.broker.logging.unexpected_errors import FailureLog
-from parley.broker.network.handler import Handler, LoginFailed, RequestContext
+from parley.broker.network.request_context import Handler, LoginFailed, RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.security.sasl.login import Login, LoginState, UnsupportedMechanism
 from parley.broker.security.sasl.mechanism import LoginRefused, Reply

@@ -20,7 +20,7 @@ from parley.broker.controller.scram_users import (
     alter_scram_users,
 )
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.scram import (
     AlterUserScramCredentialsRequest,

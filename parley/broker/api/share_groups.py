@@ -20,7 +20,7 @@ from parley.broker.coordinators.groups.share.simple_assignor import SIMPLE
 from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.feature_support import serves_share_groups
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.operations import NOT_ASKED
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import (

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from parley.broker.api.envelopes import FORWARDED_LISTENER
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.errors import ErrorCode, KafkaError

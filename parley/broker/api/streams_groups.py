@@ -21,7 +21,7 @@ from parley.broker.coordinators.groups.streams.settings import StreamsSettings
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.feature_support import serves_streams_groups
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, is_valid_name
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import NOT_ASKED, Operation
 from parley.broker.security.resources import ResourceType

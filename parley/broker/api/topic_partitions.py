@@ -20,7 +20,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.metadata.types import PartitionState, TopicImage
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import NOT_ASKED, Operation

@@ -19,7 +19,7 @@ from parley.broker.controller.configs import check_number_of_entries
 from parley.broker.controller.topics import NewPartitions, NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import TopicImage
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.quotas.mutations import UNLIMITED, QuotaOf
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import (

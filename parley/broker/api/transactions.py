@@ -29,7 +29,7 @@ from parley.broker.coordinators.transactions.transaction import (
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.first_step import at_once
 from parley.broker.runtime.steps import each_of, in_turns
 from parley.broker.runtime.threads import LOOP_THREADS, Threads

@@ -7,7 +7,7 @@ from functools import partial
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.feature_updates import FeatureUpdate, UpgradeType, update_features
 from parley.broker.controller.metadata_publisher import MetadataPublisher
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.features import UpdateFeaturesRequest, UpdateFeaturesResponse
 

@@ -23,9 +23,15 @@ from typing import Any, Protocol, cast
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.deadline import Deadline
 from parley.broker.network.dispatch import Dispatcher
-from parley.broker.network.handler import ConnectedClient, Disconnect, LoginFailed, MaybeResponse, SessionExpired
 from parley.broker.network.load import Load
 from parley.broker.network.peers import is_broker
+from parley.broker.network.request_context import (
+    ConnectedClient,
+    Disconnect,
+    LoginFailed,
+    MaybeResponse,
+    SessionExpired,
+)
 from parley.broker.network.response_queue import PendingResponse, ResponseQueue
 from parley.broker.network.sending import SliceLost, make_sender
 from parley.broker.runtime.purgatory import Delayed

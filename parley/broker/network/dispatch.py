@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.clients import RequestMetrics
 from parley.broker.network.division import Divided, Division, divided, handled_in_parts
-from parley.broker.network.handler import (
+from parley.broker.network.request_context import (
     ConnectedClient,
     Disconnect,
     Handler,

@@ -23,9 +23,9 @@ from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection import Connection
 from parley.broker.network.connection_quotas import ConnectionQuotas, Evictable
 from parley.broker.network.dispatch import Dispatcher
-from parley.broker.network.handler import ConnectedClient
 from parley.broker.network.handshakes import Handshakes
 from parley.broker.network.load import Load
+from parley.broker.network.request_context import ConnectedClient
 from parley.broker.network.tls_channel import RECEIVE_BYTES, TlsChannel
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.security.principal import Principal

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parley.broker.network.dispatch import Dispatcher
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.network.sending import Part, Sender
 from parley.broker.runtime.purgatory import Delayed
 

@@ -26,8 +26,8 @@ from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metrics.catalogue.clients import ClientQuotaMetrics
-from parley.broker.network.handler import MaybeResponse, RequestContext
 from parley.broker.network.peers import is_broker
+from parley.broker.network.request_context import MaybeResponse, RequestContext
 from parley.broker.quotas.callback import ClientQuotaCallback
 from parley.broker.quotas.client_quotas import ClientQuotas, Limit
 from parley.broker.quotas.entities import QuotaKey, StoredQuotas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.quotas.rates import TokenBucket, milliseconds
 from parley.broker.quotas.usage import Usage
 from parley.protocol.errors import ErrorCode, KafkaError

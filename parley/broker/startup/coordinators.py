@@ -22,7 +22,7 @@ from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType as Securable
 from parley.broker.share.settings import CurrentShareSettings

@@ -64,7 +64,7 @@ from parley.broker.coordinators.groups.streams.settings import streams_settings
 from parley.broker.membership.recovery_notes import read_notes
 from parley.broker.metadata.feature_support import serves_share_groups
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
-from parley.broker.network.handler import Handler
+from parley.broker.network.request_context import Handler
 from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle

@@ -6,6 +6,6 @@
 - ``manifest``: the commits to a folder of files. ``delta`` keeps them in Delta's own log.
 - ``job``: rounds of ranges, each committed as a whole.
 - ``files_to_topic``: sends files to a topic.
-- ``reporting``: reports the progress in a topic of the cluster. ``progress`` describes its records.
+- ``reporting``: reports the progress in a topic of the cluster. ``progress_topic`` describes its records.
 - ``row_count``: counts the rows that will be sent to a topic.
 """

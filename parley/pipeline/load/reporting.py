@@ -1,4 +1,4 @@
-"""Reports the progress of a load in the topic ``parley-loads`` (``progress``).
+"""Reports the progress of a load in the topic ``parley-loads`` (``progress_topic``).
 
 A load needs no additional permissions: if it may not create or write the topic, it runs without reporting.
 """
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from parley.pipeline.client.cluster import Cluster, Connection, TopicPartition
-from parley.pipeline.load.progress import BEAT_S, DONE, FAILED, LOADS, LoadProgress, shown_place
+from parley.pipeline.load.progress_topic import BEAT_S, DONE, FAILED, LOADS, LoadProgress, shown_place
 from parley.pipeline.mirror import admin
 from parley.protocol.errors import KafkaError
 

@@ -223,7 +223,7 @@ def _layout(options: Options) -> Layout:
 def _export(session: Any, options: Options) -> None:
     from parley.pipeline.client.cluster import Isolation
     from parley.pipeline.load.job import LoadSettings, load, on_spark
-    from parley.pipeline.load.progress import EXPORT
+    from parley.pipeline.load.progress_topic import EXPORT
     from parley.pipeline.load.reporting import LoadReport
     from parley.pipeline.spark.session import parallelism
 
@@ -275,7 +275,7 @@ def _below(output: str, topic: str) -> str:
 def _import(session: Any, options: Options) -> None:
     from parley.pipeline.client.cluster import LATEST, Cluster, TopicPartition
     from parley.pipeline.load.files_to_topic import SendSettings, on_spark, send_files
-    from parley.pipeline.load.progress import IMPORT
+    from parley.pipeline.load.progress_topic import IMPORT
     from parley.pipeline.load.reporting import LoadReport
     from parley.pipeline.load.row_count import RowCount
 

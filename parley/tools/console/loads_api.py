@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
-from parley.pipeline.load.progress import LOADS, RUNNING, LoadProgress
+from parley.pipeline.load.progress_topic import LOADS, RUNNING, LoadProgress
 from parley.pipeline.mirror.internal_records import MalformedRecord
 from parley.protocol.records.record import Record
 from parley.tools.console.cluster_view import ClusterView

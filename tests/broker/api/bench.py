@@ -16,7 +16,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
 from parley.broker.metrics.registry import Metrics
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition, Purgatories

@@ -6,7 +6,7 @@ import pytest
 
 from parley.broker.api.acls import EXAMINED_IN_A_STEP, SELECTED_MAX, describing, selecting
 from parley.broker.controller.acls import CHANGES_MAX
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.steps import run_now
 from parley.broker.security.acls.bindings import (
     AclBinding,

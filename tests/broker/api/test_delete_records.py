@@ -9,7 +9,7 @@ import pytest
 
 from parley.broker.api.delete_records import TO_HIGH_WATERMARK, DeleteRecordsApi
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from parley.storage.log_config import LogConfig

@@ -37,7 +37,7 @@ from parley.broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.authorizer import AuthorizationDecision, Authorizer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parley.broker.api.envelopes import EnvelopeRefused, EnvelopesApi, unwrap, wrap
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.security.principal import Principal, user
 from parley.broker.security.session import ClientSession
 from parley.protocol.errors import ErrorCode, KafkaError

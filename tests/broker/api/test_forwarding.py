@@ -18,7 +18,7 @@ from parley.broker.api import forwarding
 from parley.broker.controller import controller, topic_auto_creation
 from parley.broker.embedded.cluster import Cluster
 from parley.broker.network.dispatch import Dispatcher
-from parley.broker.network.handler import ConnectedClient
+from parley.broker.network.request_context import ConnectedClient
 from parley.broker.security.principal import user
 from parley.broker.security.session import ClientSession
 from parley.consensus.memory import MemoryBackend

@@ -17,7 +17,7 @@ from parley.broker.api.transactional.producing import ProducerTransactions
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.api.transactional.verifying import Verifying
 from parley.broker.config import BrokerConfig
-from parley.broker.network.handler import Disconnect
+from parley.broker.network.request_context import Disconnect
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records import legacy

@@ -6,7 +6,7 @@ import pytest
 
 from parley.broker.api.envelopes import FORWARDED_LISTENER
 from parley.broker.api.store_move import FROM_ELSEWHERE, guard_store_moves
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.security.session import anonymous
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest, MigrateCoordinationResponse

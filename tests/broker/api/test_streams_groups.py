@@ -8,7 +8,7 @@ from typing import Any
 from parley import Broker
 from parley.broker.coordinators.groups.streams.internal_topics import ERRORS_MAX, InternalTopics
 from parley.broker.coordinators.groups.streams.topology import InternalTopic
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError

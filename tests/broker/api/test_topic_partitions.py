@@ -11,7 +11,7 @@ from parley.broker.api.topic_partitions import TopicPartitionsApi
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import NOT_ASKED, Operation
 from parley.broker.security.resources import ResourceType

@@ -23,7 +23,7 @@ from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.membership.registration import BROKERS_GROUP, DuplicateBrokerId
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed

@@ -14,9 +14,9 @@ from parley.broker.api.sasl import SaslApi
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection_quotas import ConnectionQuotas, HostRates
 from parley.broker.network.dispatch import UNLIMITED, Dispatcher, Throttling
-from parley.broker.network.handler import Handler
 from parley.broker.network.listener import OPEN_TO_ALL, Listener, Security, bind
 from parley.broker.network.load import Load
+from parley.broker.network.request_context import Handler
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.security.session import ClientSession
 from parley.protocol.codec import decode, request_frame

@@ -25,9 +25,9 @@ from parley.broker.network.configured_limits import Limits, ListenerLimits
 from parley.broker.network.connection import TURN_S, UNSENT_MAX, Connection, ConnectionState
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX
-from parley.broker.network.handler import Disconnect, RequestContext
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
 from parley.broker.network.load import ONLY_URGENT_S, SHARE_S, Turns
+from parley.broker.network.request_context import Disconnect, RequestContext
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame

@@ -12,9 +12,9 @@ import pytest
 
 from parley.broker.network.configured_limits import UNLIMITED
 from parley.broker.network.connection import Connection
-from parley.broker.network.handler import Handler, MaybeResponse, RequestContext
 from parley.broker.network.listener import Listener
 from parley.broker.network.refused_connections import HELD_MAX, RefusedConnections
+from parley.broker.network.request_context import Handler, MaybeResponse, RequestContext
 from parley.broker.quotas.connection_rates import ConnectionRates
 from parley.broker.quotas.rates import Windows
 from parley.protocol.codec import request_frame

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.network.tls_channel import HANDSHAKE_RECEIVE_BYTES, IDLE_RECORDS_MAX, RECEIVE_BYTES
 from parley.broker.network.tls_records import RecordEnds
 from parley.broker.security.tls.kernel import KeyLog, kernel_suites

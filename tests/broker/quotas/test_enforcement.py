@@ -10,7 +10,7 @@ import pytest
 from parley.broker.config import ConfigError
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.quotas.callback import ClientQuotaCallback, load_callback
 from parley.broker.quotas.client_quotas import Limit
 from parley.broker.quotas.connection_rates import ConnectionRates

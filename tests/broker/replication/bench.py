@@ -47,10 +47,10 @@ from parley.broker.metrics.registry import Metrics
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Dispatcher
-from parley.broker.network.handler import Handler
 from parley.broker.network.listener import Listener, bind
 from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
+from parley.broker.network.request_context import Handler
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.healing import Healing
 from parley.broker.replication.hosted_partitions import HostedPartitions

@@ -15,7 +15,7 @@ from parley.broker.coordinators.share_state.persister import (
     ShareStateSummary,
     StateBatch,
 )
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.replication.partition import Isolation
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.session import anonymous

@@ -8,7 +8,7 @@ import pytest
 
 from parley import Broker
 from parley.pipeline.client.cluster import LATEST, Cluster, Connection, TopicPartition
-from parley.pipeline.load.progress import DONE, EXPORT, FAILED, IMPORT, LOADS, RUNNING, LoadProgress, shown_place
+from parley.pipeline.load.progress_topic import DONE, EXPORT, FAILED, IMPORT, LOADS, RUNNING, LoadProgress, shown_place
 from parley.pipeline.load.reporting import LoadReport
 from parley.pipeline.mirror import admin
 from parley.pipeline.mirror.internal_records import MalformedRecord

@@ -20,6 +20,7 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, read_marker
 from parley.protocol.records.record import Record
 from parley.storage import producer_row
+from parley.storage.append_checks import AppendInfo
 from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction import compacted_segments, segment_replacement
 from parley.storage.compaction.batch_retention import InconsistentTransactions, TransactionsSeen
@@ -29,7 +30,6 @@ from parley.storage.compaction.log_cleaner import Verdict, verdict
 from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT, TombstoneCheckpoint
 from parley.storage.last_batches import LastBatches
 from parley.storage.log import Log
-from parley.storage.log_append import AppendInfo
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogEvents
 from parley.storage.segment import Segment

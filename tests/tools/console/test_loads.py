@@ -8,7 +8,7 @@ import pytest
 
 from parley import Broker
 from parley.pipeline.client.cluster import Connection
-from parley.pipeline.load.progress import DONE, EXPORT, LoadProgress
+from parley.pipeline.load.progress_topic import DONE, EXPORT, LoadProgress
 from parley.pipeline.load.reporting import LoadReport
 from parley.protocol.records.record import Record
 from parley.tools.console.loads_api import shown

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from parley.broker.api.authorization.elements import Checks, after, listed, with_refused
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType

@@ -10,7 +10,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation

@@ -11,7 +11,7 @@ from parley.broker.api.authorization.elements import Checks, R, after, listed, m
 from parley.broker.api.consumer_groups import undescribed_consumer_group
 from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY
 from parley.broker.coordinators.groups.classic.responses import join_error
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType

@@ -21,8 +21,8 @@ from parley.broker.api.authorization import groups, records, share_groups, strea
 from parley.broker.api.authorization.elements import STEPS_PER_TURN, Checks, refusal
 from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
 from parley.broker.network.peers import is_broker
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import now_or_in_turns
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.requirements import OPEN_TO_ALL, WHOLE_CLUSTER, Requirement

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from parley.broker.api.authorization.elements import Checks, listed, made_of, refusal, with_refused
-from parley.broker.network.handler import Disconnect, Handler, RequestContext
+from parley.broker.network.request_context import Disconnect, Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType

@@ -8,7 +8,7 @@ from typing import Any
 from parley.broker.api.authorization.described_groups import DescribeGuard
 from parley.broker.api.authorization.elements import Checks, after, listed, made_of
 from parley.broker.api.share_groups import check_member_id, undescribed_share_group
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from parley.broker.api.authorization.elements import Checks, after, listed, refusal, with_refused
 from parley.broker.api.requested_names import in_slices
 from parley.broker.metadata.types import ResourceType as ConfiguredType
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import CLUSTER_NAME, ResourceType

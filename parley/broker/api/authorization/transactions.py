@@ -9,7 +9,7 @@ from typing import Any
 from parley.broker.api.authorization.elements import Checks, after, listed, made_of, with_refused
 from parley.broker.api.transactions import BATCHED
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType

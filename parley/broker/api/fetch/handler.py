@@ -23,7 +23,7 @@ from parley.broker.api.fetch.waiting import WaitingFetch
 from parley.broker.api.leader_errors import MayBeSuperseded, never_superseded
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication import ReplicaSelector
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.throttle import ReplicationThrottle

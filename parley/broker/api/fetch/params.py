@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.replication.partition import Isolation
 from parley.protocol.messages.fetch import FetchRequest
 

@@ -10,7 +10,7 @@ from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.leader_errors import MayBeSuperseded
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.replication import ReplicaSelector
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.throttle import ReplicationThrottle

@@ -12,7 +12,7 @@ from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.steps import Steps, each_of
 from parley.broker.share.acknowledgements import ACCEPT, REJECT, RELEASE, RENEW, AcknowledgementBatch, acknowledged
 from parley.broker.share.leading import LedSharePartition

@@ -33,7 +33,7 @@ from parley.broker.api.share_fetch.sessions import (
 from parley.broker.api.share_fetch.waiting import WaitingShareFetch
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.runtime.steps import Steps, each_of, in_turns, now_or_in_turns, run_now
 from parley.broker.runtime.tasks import TaskSet

@@ -10,7 +10,7 @@ from parley.broker.api.leader_errors import MOVED, current_leader, endpoints_of
 from parley.broker.api.share_fetch.sessions import TopicPartition
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.tasks import TaskSet

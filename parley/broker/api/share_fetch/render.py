@@ -8,7 +8,7 @@ from typing import Any, Final
 from parley.broker.api.share_fetch.acknowledging import Acknowledging
 from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.steps import Steps
 from parley.broker.share.share_partition import Acquired
 from parley.light_dataclasses import dataclass

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.security.principal import Principal
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID

@@ -28,7 +28,7 @@ from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.reading import Headers, read_headers
 from parley.broker.api.share_fetch.render import RENDERED_IN_A_TURN, Fetched, rendering
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.network.sending import FileSlice
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.steps import Steps, each_of, in_turns, run_now

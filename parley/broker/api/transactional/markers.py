@@ -14,7 +14,7 @@ from typing import NamedTuple
 from parley.broker.api.requested_names import once
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory

@@ -19,7 +19,7 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -12,7 +12,7 @@ from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGr
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.streams import streams_records
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
     HeartbeatRequest,

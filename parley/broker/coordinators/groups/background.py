@@ -21,7 +21,7 @@ from parley.broker.coordinators.groups.consumer.topics import version_of
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.streams.group_change import in_steps as streams_target_in_steps
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -48,7 +48,7 @@ from parley.broker.coordinators.share_state.persister import Persister
 from parley.broker.metadata.changes import BrokerRegistered, Delta, PartitionsAdded, TopicCreated, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metrics.catalogue.coordinators import GroupOffsetMetrics
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -42,7 +42,7 @@ from parley.broker.coordinators.groups.streams.settings import StreamsSettings
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.coordinators.shard import size_in_batch
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.records.batch_header import HEADER_SIZE

@@ -16,7 +16,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.network.dispatch import error_response
-from parley.broker.network.handler import ConnectedClient, Disconnect, RequestContext
+from parley.broker.network.request_context import ConnectedClient, Disconnect, RequestContext
 from parley.broker.runtime.first_step import at_once
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import Authorization

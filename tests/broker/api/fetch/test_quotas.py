@@ -12,7 +12,7 @@ import pytest
 from parley.broker.api.fetch import waiting
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch.render import render
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.quotas.enforcement import QuotaEnforcement
 from parley.broker.quotas.entities import QuotaEntity
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse

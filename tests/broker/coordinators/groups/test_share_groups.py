@@ -16,7 +16,7 @@ from parley.broker.coordinators.share_state.persister import NO_CHECK
 from parley.broker.metadata.changes import TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, TopicImage
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.security.session import anonymous
 from parley.protocol.codec import decode_stored
 from parley.protocol.errors import ErrorCode, KafkaError

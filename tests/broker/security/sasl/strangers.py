@@ -11,7 +11,7 @@ from typing import Any
 from parley.broker.api.api_versions import ApiVersionsApi
 from parley.broker.api.sasl import SaslApi
 from parley.broker.network.dispatch import Dispatcher
-from parley.broker.network.handler import ConnectedClient, Disconnect
+from parley.broker.network.request_context import ConnectedClient, Disconnect
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.security.principal import ANONYMOUS
 from parley.broker.security.sasl.login import Login, LoginRules, LoginState

@@ -40,7 +40,7 @@ from parley.broker.coordinators.groups.consumer.sessions import classic_timer, s
 from parley.broker.coordinators.groups.group_members import require_member
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.groups import (
     HeartbeatRequest,

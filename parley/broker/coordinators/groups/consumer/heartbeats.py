@@ -29,7 +29,7 @@ from parley.broker.coordinators.groups.consumer.regexes import update_regex
 from parley.broker.coordinators.groups.consumer.sessions import rebalance_timer, session, timers_of_consumer_protocol
 from parley.broker.coordinators.groups.consumer.upgrading import Conversion, upgraded
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse

@@ -27,7 +27,7 @@ from parley.broker.coordinators.groups.share.initialization import (
 )
 from parley.broker.coordinators.groups.share.share_group import Assignment, ShareGroup, ShareMember
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 

@@ -35,7 +35,7 @@ from parley.broker.coordinators.share_state.persister import (
     ShareStateSummary,
 )
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse

@@ -43,7 +43,7 @@ from parley.broker.coordinators.groups.streams.tasks import (
 )
 from parley.broker.coordinators.groups.streams.topology import InternalTopic, Topology, topology_of
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 

@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import Any, Final
 
 from parley.broker.coordinators.groups.streams.topology import InternalTopic
-from parley.broker.network.handler import Handler, RequestContext
+from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse

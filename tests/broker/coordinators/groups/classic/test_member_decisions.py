@@ -15,7 +15,7 @@ from parley.broker.coordinators.groups.classic.responses import code_for_members
 from parley.broker.coordinators.groups.group_records import decode_generation
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.offset_decisions import Committer
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.security.session import anonymous
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (

@@ -24,7 +24,7 @@ from parley.broker.coordinators.groups.consumer.topics import version_of
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
-from parley.broker.network.handler import ConnectedClient, RequestContext
+from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.security.principal import ANONYMOUS
 from parley.broker.security.session import ClientSession
 from parley.protocol.codec import encode_stored

@@ -12,7 +12,7 @@ from parley.broker.coordinators.groups.streams.heartbeats import JOIN, Outcome, 
 from parley.broker.coordinators.groups.streams.settings import streams_settings
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.network.handler import RequestContext
+from parley.broker.network.request_context import RequestContext
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from tests.broker.coordinators.groups.consumer.bench import context, same_decision, with_topics
 from tests.broker.coordinators.groups.grouped import surroundings
