@@ -25,7 +25,7 @@ from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange, joined
 from parley.storage.damage.segment_check import Extent, check
-from parley.storage.leader_epoch_cache import EpochStart
+from parley.storage.leader_epoch_cache import EpochStart, epoch_at
 from parley.storage.log_config import LogConfig
 from parley.storage.log_state import LastKnown, LogState
 from parley.storage.producer_recovery import replay
@@ -107,6 +107,8 @@ class RecoveryScan:
                 is_followed = segment.end_offset in (scan.end, UNSEALED) or self._may_end_early(segment)
                 if ends_here and (scan.tail is not None or not is_followed):
                     self._drop(segments, number + 1)
+                elif segment is segments[-1] and not self._known.in_doubt(segment.end_offset):
+                    self._keep_complete_batches(scan)
                 damage = segment.damage
                 if scan.tail is not None and segment is not segments[-1]:  # else ``_settle_end`` removes the tail
                     damage = (*damage, scan.tail)
@@ -125,6 +127,16 @@ class RecoveryScan:
             if segment.end_offset == segment.base_offset:  # the whole segment is missing
                 segment.delete()
                 segments.remove(segment)
+
+    def _keep_complete_batches(self, scan: Scan) -> None:
+        """Keep the damaged batches at the end of the log, and the leader epochs in which they were appended."""
+        appended, latest = self._appended_epochs.runs, self._epochs.latest_epoch
+        scan.keep_complete_batches(
+            lambda header: header.partition_leader_epoch == latest or epoch_at(appended, header.base_offset) is not None
+        )
+        for each in appended:
+            if (latest is None or each.epoch > latest) and each.start_offset < scan.end:
+                self._epochs.assign(each.epoch, each.start_offset)
 
     def _rebuild_transactions(
         self, segment: Segment, found: TransactionScan, damage: Sequence[DamagedBytes], *, is_whole: bool

@@ -6,7 +6,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from parley.protocol.records.batch_header import BatchHeader, Buffer
+from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer, read_header
+from parley.protocol.records.errors import CorruptRecord
 from parley.storage.damage import altered_epochs
 from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes, joined
@@ -89,6 +90,36 @@ class Scan:
     def is_empty(self) -> bool:
         """True if the segment contains no good batch."""
         return not self.segment.size
+
+    def keep_complete_batches(self, is_epoch_known: Callable[[BatchHeader], bool]) -> None:
+        """Count the complete batches at the start of the tail as damaged, not as torn: a killed process leaves at most
+        the beginning of the batch that it was writing.
+
+        ``is_epoch_known`` returns True if the leader epoch of a batch is certain. Raises ``OSError``.
+        """
+        tail, segment = self.tail, self.segment
+        if tail is None:
+            return
+        kept_to, end = tail.position, self.end
+        if tail.last_offset < segment.base_offset + MAX_RELATIVE_OFFSET and tail.end == self._file_bytes:
+            kept_to, end = tail.end, tail.last_offset + 1  # recorded before the process died
+        while (header := self._header(kept_to, end)) is not None and is_epoch_known(header):
+            kept_to, end = kept_to + header.size_bytes, header.next_offset
+        if kept_to > tail.position:
+            segment.skip(DamagedBytes(tail.position, kept_to, self.end, end - 1, tail.reason))
+            is_torn = kept_to < self._file_bytes
+            self.tail = DamagedBytes(kept_to, tail.end, end, tail.last_offset, "a torn batch") if is_torn else None
+            self.end = end
+
+    def _header(self, position: int, expected: int) -> BatchHeader | None:
+        """Return the header of a batch that was completely written and has the ``expected`` offset; else None."""
+        try:
+            header = read_header(self.segment.file.read(HEADER_SIZE, position), 0)
+        except CorruptRecord:
+            return None
+        is_complete = header.magic == MAGIC_V2 and position + header.size_bytes <= self._file_bytes
+        is_next = header.base_offset == expected and header.last_offset_delta == header.record_count - 1
+        return header if is_complete and is_next else None
 
     def cut(self) -> None:
         """Remove the bytes after the last good batch, because the log ends there. Raises ``OSError``."""

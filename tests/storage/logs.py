@@ -129,8 +129,8 @@ def check_segment(segment: Segment) -> int:
         largest[header.last_offset] = (header.max_timestamp, timestamp)
         positions.append(position)
         position += header.size_bytes
-    if segment.damage:
-        position = max(position, segment.damage[-1].end)
+    if segment.damage and segment.damage[-1].end > position:
+        position, expected = segment.damage[-1].end, segment.damage[-1].last_offset + 1
     assert position == segment.size
     assert segment.largest.timestamp == timestamp or segment.damage
     entries = [entry for entry in segment.offset_index.entries() if not in_damage(segment, entry.position)]

@@ -143,8 +143,8 @@ class TestCleanStop:
     def test_an_altered_offset_in_the_last_header_does_not_move_the_log_end(
         self, tmp_path: Path, garbage: bytes
     ) -> None:
-        """The digest written at the shutdown contains the log end. The batch's own checksum is valid, but the batch
-        does not count."""
+        """The digest written at the shutdown contains the log end. The batch's own checksum is valid, but the digest
+        shows the damage."""
         log = open_log(tmp_path)
         values = fill(log, 50)
         log.close()
@@ -154,7 +154,7 @@ class TestCleanStop:
         data[last + 5] ^= 1
         path.write_bytes(bytes(data) + garbage)
         log = open_log(tmp_path, clean=True, recovery_point=50)
-        assert log.log_end_offset == 49
+        assert (log.log_end_offset, ranges(log)) == (50, [(49, 49)])
         assert values_of(log) == dict(enumerate(values[:49]))
         append(log, b"more")
         check(log)
@@ -280,9 +280,48 @@ class TestDamage:
         assert values_of(log) == {n: value for n, value in enumerate(values) if n != altered}
         check(log)
 
+    @pytest.mark.parametrize("epoch", [5, 7])
+    @pytest.mark.parametrize("stop", ["killed", "killed while it wrote", "clean, without indexes"])
+    def test_an_altered_last_batch_is_damage(self, tmp_path: Path, stop: str, epoch: int) -> None:
+        """A killed process leaves at most the beginning of the batch that it was writing."""
+        log = open_log(tmp_path)
+        values = [*fill(log, 98, epoch=5), *fill(log, 2, epoch=epoch)]
+        epochs = log.leader_epochs.entries
+        log.close() if stop.startswith("clean") else log.release()
+        path = log.segments[-1].path_of(".log")
+        *_, (position, header) = log.segments[-1].batches()
+        flip(path, position + 70)
+        if stop == "killed while it wrote":
+            with open(path, "r+b") as file:
+                written = file.read()
+                file.write(written[position:-1])
+        elif stop.startswith("clean"):
+            log.segments[-1].path_of(".index").unlink()
+        for _ in range(2):
+            log = open_log(tmp_path, clean=stop.startswith("clean"), same_boot=True, highest_leader_epoch=7)
+            assert (log.log_end_offset, ranges(log)) == (100, [(99, 99)])
+            assert log.leader_epochs.entries == epochs
+            assert values_of(log) == dict(enumerate(values[:-1]))
+            check(log)
+            log.release()
+            assert path.stat().st_size == position + header.size_bytes
+
+    def test_damage_at_the_end_that_was_found_before_a_kill_is_kept(self, tmp_path: Path) -> None:
+        """The batch's header no longer shows that the batch is complete."""
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log = reopened(log, clean=False, same_boot=True)
+        segment = log.segments[-1]
+        *_, (position, _) = segment.batches()
+        flip(segment.path_of(".log"), position + 9)
+        log.verify_segment(segment, 0, segment.size)
+        assert ranges(log) == [(99, 99)]
+        log = reopened(log, clean=False, same_boot=True)
+        assert (log.log_end_offset, ranges(log)) == (100, [(99, 99)])
+        assert values_of(log) == dict(enumerate(values[:-1]))
+
     @pytest.mark.parametrize("bit", [24, 31])
     def test_an_impossible_leader_epoch_of_the_last_batch(self, tmp_path: Path, bit: int) -> None:
-        """The log then ends before this batch, as with any other damage at its end."""
         log = open_log(tmp_path)
         values = fill(log, 100, epoch=5)
         epochs = log.leader_epochs.entries
@@ -290,8 +329,8 @@ class TestDamage:
         position, _ = list(log.segments[-1].batches())[-1]
         flip_bits(log.segments[-1].path_of(".log"), position + 12, 1 << bit)
         log = open_log(tmp_path, same_boot=True, highest_leader_epoch=5)
+        assert (log.log_end_offset, ranges(log)) == (100, [(99, 99)])
         assert values_of(log) == dict(enumerate(values[:-1]))
-        assert not log.damage
         assert log.leader_epochs.entries == epochs
         check(log)
 

@@ -131,24 +131,28 @@ async def test_damage_around_the_log_start_is_healed(tmp_path: Path, start: int)
         assert not log.damage
 
 
-async def test_the_first_batch_of_a_leader_epoch_is_healed_after_a_kill(tmp_path: Path) -> None:
-    """Recovery learns the epoch from the second batch only."""
+@pytest.mark.parametrize("count", [1, 2])
+async def test_the_first_batch_of_a_leader_epoch_is_healed_after_a_kill(tmp_path: Path, count: int) -> None:
+    """Recovery learns the epoch from the second batch, or, if there is none, from ``appended-leader-epochs``."""
     async with nodes(tmp_path, 2) as cluster:
         await filled(cluster, [1, 2])
         for epoch in (1, 2):
             cluster.alter("t", leader=1, leader_epoch=epoch)
-            for _ in range(2):
+            for _ in range(count):
                 cluster[1].partition("t").append(batch(b"of a later epoch"), acks=1, now_ms=now_ms())
-        await eventually(lambda: cluster[2].log("t").high_watermark == 104)
+        first = len(VALUES) + count
+        await eventually(lambda: cluster[2].log("t").high_watermark == first + count)
         entries = cluster[1].log("t").leader_epochs.entries
         await cluster[2].stop(crash=True)
-        (at,) = (at for at, header in headers(segment_files(cluster[2])[-1].read_bytes()) if header.base_offset == 102)
-        flip(segment_files(cluster[2])[-1], at + 70)
+        active = segment_files(cluster[2])[-1]
+        (at,) = (at for at, header in headers(active.read_bytes()) if header.base_offset == first)
+        flip(active, at + 70)
         await cluster.start(2)
         log = cluster[2].log("t")
-        assert [(each.first_offset, each.last_offset) for each in log.damage] == [(102, 102)]
+        assert [(each.first_offset, each.last_offset) for each in log.damage] == [(first, first)]
         await eventually(lambda: not log.damage and not cluster[2].healing._damaged)
         assert log.leader_epochs.entries == entries
+        assert values_of(log) == values_of(cluster[1].log("t"))
 
 
 @pytest.mark.parametrize("leads", [False, True])

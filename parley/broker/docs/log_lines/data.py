@@ -428,7 +428,7 @@ _RECOVERY: Final = Section(
         Line(
             "removing ... bytes from the end of ...: ...",
             "After a crash: the last batch was not completely written. It was not acknowledged, or other "
-            "replicas have it. If bytes of the disk were altered, too, the last batch looks the same, and a topic with "
+            "replicas have it. If the machine has restarted, an altered last batch looks the same, and a topic with "
             "one replica loses it.",
             NOTHING,
         ),
