@@ -1,18 +1,16 @@
 """Apache Kafka as the reference for our files: Parley opens Kafka's directories, and Kafka's tools and broker read
 ours.
 
-Kafka 3.9 with ZooKeeper writes one directory with every kind of file that it can store (``tests.support.kafka_data``);
-each test works on a copy.
+Kafka 3.9 with ZooKeeper writes one directory with every kind of file that it can store, once per machine
+(``tests.support.kafka_written``); each test works on a copy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -33,18 +31,9 @@ from parley.storage.log_manager import LogManager
 from parley.storage.producer_snapshots import encode_snapshot, read_snapshot
 from parley.storage.transaction_index import AbortedTransaction
 from tests.support.kafka import KAFKA_3, KAFKA_4, kafka_39_zk
-from tests.support.kafka_data import (
-    OVERRIDES,
-    TIMESTAMP,
-    Consumed,
-    cluster_id,
-    consume,
-    create,
-    produce,
-    producer,
-    write_everything,
-)
+from tests.support.kafka_data import TIMESTAMP, Consumed, cluster_id, consume, create, produce, producer
 from tests.support.kafka_tools import output_of_tool
+from tests.support.kafka_written import Written, everything_written, topics_in
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -59,45 +48,10 @@ SMALL = LogConfig(segment_bytes=4000, index_interval_bytes=500, segment_index_by
 # Kafka's files, read by Parley
 
 
-@dataclass
-class Written:
-    """A log directory that Kafka wrote, and the records that Kafka's consumers read from each topic in it."""
-
-    log_dir: Path
-    topics: dict[str, list[Consumed]]
-    committed: dict[str, list[Consumed]]
-
-    def copied(self, to: Path) -> Path:
-        return Path(shutil.copytree(self.log_dir, to / "logs"))
-
-
-def topics_in(log_dir: Path) -> list[str]:
-    return sorted(path.name.rpartition("-")[0] for path in log_dir.glob("*-0"))
-
-
-@pytest.fixture(scope="module")
-def writings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Written]]:
-    """Everything that one Kafka wrote, as a crash would have left it and after a clean shutdown."""
-    directory = tmp_path_factory.mktemp("kafka")
-    topics: dict[str, list[Consumed]] = {}
-    committed: dict[str, list[Consumed]] = {}
-    with kafka_39_zk(directory, OVERRIDES) as kafka:
-        write_everything(kafka)
-        consume(kafka, "codecs")  # the first consumer causes the creation of __consumer_offsets
-        for topic in topics_in(kafka.log_dir):
-            topics[topic] = consume(kafka, topic)
-            committed[topic] = consume(kafka, topic, committed=True)
-        with kafka.standing_still():
-            crashed = Path(shutil.copytree(kafka.log_dir, directory / "crashed"))
-        kafka.stop()
-        stopped = kafka.log_dir
-    yield {"killed": Written(crashed, topics, committed), "stopped": Written(stopped, topics, committed)}
-    shutil.rmtree(directory)
-
-
 @pytest.fixture(params=["stopped", "killed"])
-def written(request: pytest.FixtureRequest, writings: dict[str, Written]) -> Written:
-    return writings[request.param]
+def written(request: pytest.FixtureRequest) -> Written:
+    """Everything that one Kafka wrote, as a crash would have left it or after a clean shutdown."""
+    return everything_written()[request.param]
 
 
 @asynccontextmanager
