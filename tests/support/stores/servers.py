@@ -102,6 +102,12 @@ class Servers(ABC):
         process.kill()
         process.wait()
 
+    def end(self, number: int = 0) -> None:
+        """End a node with SIGTERM."""
+        process = self._process(number)
+        process.terminate()
+        process.wait()
+
     def pause(self, number: int = 0) -> None:
         """Freeze a node."""
         self._process(number).send_signal(signal.SIGSTOP)

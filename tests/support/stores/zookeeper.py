@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from parley.consensus.conformance.stores.zookeeper import ZookeeperHarness
 from parley.tools.store_servers import zookeeper_class_path
+from tests.support.java_archives import small_zookeeper
 from tests.support.stores.servers import Node, OwnServers, Servers, serving
 
 TICK_MS = 200
@@ -47,7 +48,7 @@ class ZookeeperServers(Servers):
         config = self.directory / f"{node.name}.cfg"
         node.data.mkdir(parents=True, exist_ok=True)
         config.write_text(self._config(node).replace("{port}", str(node.port)) + "\n")
-        java = ["java", "-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        java = ["java", "-Xms16m", "-Xmx128m", *small_zookeeper()]
         options = ["-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.preAllocSize=1024"]
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *self.java]
         main = ["-cp", zookeeper_class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
