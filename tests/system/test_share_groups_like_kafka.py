@@ -32,6 +32,7 @@ from parley.protocol.messages.share_groups import (
 )
 from parley.protocol.messages.topics import CreateTopicsRequest
 from tests.support.kafka import Kafka4
+from tests.support.kafka_answers import compare_with_kafka
 from tests.system.patience import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -298,14 +299,20 @@ def compare(folder: Path, seeds: range) -> None:
         async with Broker(settings) as broker:
             return await transcripts(broker.bootstrap_servers, seeds)
 
-    kafka = Kafka4(folder, SETTINGS)
-    try:
-        theirs = asyncio.run(transcripts(kafka.bootstrap_servers, seeds))
-    finally:
-        kafka.close()
-    for seed, mine, wanted in zip(seeds, asyncio.run(ours()), theirs, strict=True):
-        for step, (my, their) in enumerate(zip(mine, wanted, strict=True)):
-            assert my == their, (seed, step)
+    def theirs() -> list[list[object]]:
+        kafka = Kafka4(folder, SETTINGS)
+        try:
+            return asyncio.run(transcripts(kafka.bootstrap_servers, seeds))
+        finally:
+            kafka.close()
+
+    def check(wanted: list[list[object]]) -> None:
+        for seed, mine, their_steps in zip(seeds, found, wanted, strict=True):
+            for step, (my, their) in enumerate(zip(mine, their_steps, strict=True)):
+                assert my == their, (seed, step)
+
+    found = asyncio.run(ours())
+    compare_with_kafka(theirs, check, script=[Path(__file__)], label=str(seeds))
 
 
 def test_any_order_of_requests_has_the_same_responses(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from parley.protocol.messages.share_state import (
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.uuids import UUID
 from tests.support.kafka import Kafka4
+from tests.support.kafka_answers import compare_with_kafka
+from tests.system import test_share_groups_like_kafka
 from tests.system.patience import until
 from tests.system.test_share_groups_like_kafka import EARLY, SETTINGS
 
@@ -195,17 +197,22 @@ def test_the_share_coordinator_responds_as_kafkas(tmp_path: Path) -> None:
         async with Broker(SETTINGS) as broker:
             return await transcript(broker.bootstrap_servers)
 
+    def theirs() -> dict[str, Any]:
+        kafka = Kafka4(tmp_path, SETTINGS)
+        try:
+            return asyncio.run(transcript(kafka.bootstrap_servers))
+        finally:
+            kafka.close()
+
+    def check(answers: dict[str, Any]) -> None:
+        for label, their in answers.items():
+            if label in FENCED_HERE_ONLY:
+                assert [_code(mine[label]), _code(their)] == ["FENCED_STATE_EPOCH", "NONE"], label
+            else:
+                assert mine[label] == their, label
+
     mine = asyncio.run(ours())
-    kafka = Kafka4(tmp_path, SETTINGS)
-    try:
-        theirs = asyncio.run(transcript(kafka.bootstrap_servers))
-    finally:
-        kafka.close()
-    for label, their in theirs.items():
-        if label in FENCED_HERE_ONLY:
-            assert [_code(mine[label]), _code(their)] == ["FENCED_STATE_EPOCH", "NONE"], label
-        else:
-            assert mine[label] == their, label
+    compare_with_kafka(theirs, check, script=[Path(__file__), Path(test_share_groups_like_kafka.__file__)])
 
 
 def _code(response: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from parley import Broker
+from parley.broker.coordinators.transactions import transaction, transaction_records
 from parley.broker.coordinators.transactions.transaction import EPOCH_MAX, Transaction, TransactionState
 from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.protocol.client import Client
@@ -29,6 +30,7 @@ from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Request
 from tests.support.kafka import Kafka4
+from tests.support.kafka_answers import compare_with_kafka
 from tests.system.patience import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -248,12 +250,14 @@ def compare(folder: Path, seeds: range) -> None:
         async with Broker(transaction_state_log_num_partitions=1) as broker:
             return await transcripts(broker.bootstrap_servers, seeds)
 
-    kafka = Kafka4(folder)
-    try:
-        theirs = asyncio.run(transcripts(kafka.bootstrap_servers, seeds))
-    finally:
-        kafka.close()
-    assert_equal(seeds, asyncio.run(ours()), theirs)
+    def theirs() -> list[list[object]]:
+        kafka = Kafka4(folder)
+        try:
+            return asyncio.run(transcripts(kafka.bootstrap_servers, seeds))
+        finally:
+            kafka.close()
+
+    compare_in_order(seeds, asyncio.run(ours()), theirs, "in any order")
 
 
 def compare_at_the_end_of_the_epochs(folder: Path, seeds: range) -> None:
@@ -264,20 +268,29 @@ def compare_at_the_end_of_the_epochs(folder: Path, seeds: range) -> None:
         async with Broker(settings, data_dir=folder / "parley") as broker:
             return await continued(broker.bootstrap_servers, scripts)
 
-    kafka = Kafka4(folder)
-    try:
-        scripts = asyncio.run(age(kafka.bootstrap_servers, seeds))
-        kafka.stop()
-        kafka.start()
-        theirs = asyncio.run(continued(kafka.bootstrap_servers, scripts))
-    finally:
-        kafka.close()
-    assert_equal(seeds, asyncio.run(ours()), theirs)
+    def theirs() -> list[list[object]]:
+        kafka = Kafka4(folder)
+        try:
+            scripts = asyncio.run(age(kafka.bootstrap_servers, seeds))
+            kafka.stop()
+            kafka.start()
+            return asyncio.run(continued(kafka.bootstrap_servers, scripts))
+        finally:
+            kafka.close()
+
+    compare_in_order(seeds, asyncio.run(ours()), theirs, "at the end of the epochs")
 
 
-def assert_equal(seeds: range, ours: list[list[object]], theirs: list[list[object]]) -> None:
-    for seed, mine, wanted in zip(seeds, ours, theirs, strict=True):
-        assert [*map(unless_kafka_failed, mine, wanted)] == wanted, seed
+def compare_in_order(
+    seeds: range, ours: list[list[object]], theirs: Callable[[], list[list[object]]], what: str
+) -> None:
+    def check(answers: list[list[object]]) -> None:
+        for seed, mine, wanted in zip(seeds, ours, answers, strict=True):
+            assert [*map(unless_kafka_failed, mine, wanted)] == wanted, seed
+
+    # The oldest epochs are written as transaction records.
+    script = [Path(__file__), Path(transaction.__file__), Path(transaction_records.__file__)]
+    compare_with_kafka(theirs, check, script=script, label=f"{what} {seeds}")
 
 
 def unless_kafka_failed(mine: Any, theirs: Any) -> object:
