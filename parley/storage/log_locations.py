@@ -85,7 +85,7 @@ class LogLocations:
         return [(directory, logs[key]) for directory, logs in self._in.items() if key in logs]
 
     def mark(self, directory: LogDirectory) -> object:
-        """Return an object that is replaced at each change to the directory's logs (``note_change``)."""
+        """Return the directory's current mark. Another mark means that its logs have changed (``note_change``)."""
         return self._marks[directory]
 
     # --- Changes ---

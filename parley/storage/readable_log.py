@@ -32,7 +32,7 @@ from parley.storage.transaction_index import AbortedTransaction
 
 
 def ignore_damage(damaged: DamagedRange) -> None:
-    """The ``on_damage`` of a log that no partition owns."""
+    """Do nothing: the ``on_damage`` of a log that no partition owns."""
 
 
 class ReadableLog:

@@ -168,9 +168,9 @@ class _Opener:
     def _was_rewritten(self, segment: Segment, digest: SegmentDigest, following: int) -> bool:
         """Return True if Apache Kafka has appended to the segment, or compacted it, since its digest was written.
 
-        Then its size has changed, and all its batches are good. A segment that has become smaller must also lie in the
-        compacted part of the log: otherwise its end was lost. ``following`` is the base offset of the next segment.
-        Reads the whole segment.
+        In both cases its size has changed, and all its batches are good. A segment that has become smaller must also
+        lie in the compacted part of the log: otherwise its end was lost. ``following`` is the base offset of the
+        next segment. Reads the whole segment.
         """
         cleaned_up_to = self._known.cleaned_up_to or 0
         if segment.size == digest.size or (segment.size < digest.size and segment.base_offset >= cleaned_up_to):

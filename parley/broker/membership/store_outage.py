@@ -1,6 +1,7 @@
 """Tracks and logs outages of the coordination store, as this broker sees them.
 
-An outage is logged when it starts, then at growing intervals, and once more when the store responds again.
+An outage is logged when it starts, then at growing intervals, and once more when the store responds again. A session
+that is lost during an outage is the concern of ``lifecycle``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class StoreOutage:
             self.count += 1
             self._began.set()
             self._interval.restart()
-        if self._interval.is_due():
+        if self._interval.claim_line():
             facts = {"reason": reason, "for_s": round(self._monotonic() - self._since_s, 1)}
             _log.warning("the coordination store does not respond", extra=facts)
 

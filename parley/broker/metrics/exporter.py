@@ -94,7 +94,8 @@ class Exporter:
         self.port: int = self._server.port
 
     def prepare(self) -> None:
-        """Import prometheus_client in a thread. Call this when the broker serves: the import would delay the start."""
+        """Import prometheus_client in a thread. Call this once the broker serves clients, so that the import does not
+        delay the start."""
         self._threads.submit(import_module, "parley.broker.metrics.metrics_page")
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ async def _follow(
             return location, record
         if record.other is None or len(opened) == HOPS_MAX:
             state = record.state.value
-            raise WrongStore(f"the store {location.identity} is {state}, and does not lead to one in charge")
+            raise WrongStore(f"the store {location.identity} is {state}, and names no store that is in charge")
         location, before = record.other, record
         opened.append(await _opened(await backend_at(location.url), location.identity))
 

@@ -89,7 +89,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach a cluster. Can be pickled. Raises ValueError if ``bootstrap`` is not a list of addresses."""
+    """How to reach a cluster, in a form that can be pickled. Raises ValueError if ``bootstrap`` is not a list of
+    addresses."""
 
     bootstrap: str
     """``host:port,host:port``, as Kafka's ``bootstrap.servers``."""

@@ -48,7 +48,7 @@ _COLUMNS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """How a producer writes. Can be pickled."""
+    """The settings of a producer, in a form that can be pickled."""
 
     transactional_id: str | None = None
     compression: Compression = Compression.NONE

@@ -120,7 +120,7 @@ class Plugins:
                 self._by_alias.setdefault(alias, name)
 
     def all(self) -> Iterator[Plugin]:
-        """Yield every class with a name, each once, sorted by name."""
+        """Yield every known class that can be imported, sorted by name. Aliases are left out."""
         for name, target in sorted(self._targets.items()):
             try:
                 found = _located(target)[0]

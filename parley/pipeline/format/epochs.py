@@ -86,7 +86,8 @@ class Note:
 
     @property
     def text(self) -> str:
-        """The note as text. It is short: a cluster keeps 4,096 bytes, enough for hundreds of attempts."""
+        """The note as the metadata of a committed offset, of which a cluster accepts 4,096 bytes by default. That is
+        enough for hundreds of attempts."""
         steps = [after - before for before, after in pairwise((0, *(one.producer_id for one in self.producers)))]
         note: dict[str, Any] = {"task": self.task, "since_ms": self.since_ms, "steps": steps}
         if any(one.epoch for one in self.producers):

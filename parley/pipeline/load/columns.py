@@ -84,7 +84,7 @@ class Layout:
         if self.value_format.startswith("avro") and (self.schema is None or self.schema.avro is None):
             raise BadLayout("Avro values need an Avro schema")
         if self.flat and not (structured and self.schema is not None and pa.types.is_struct(self.schema.type)):
-            raise BadLayout("only values with fields can be flattened: use json or avro with the schema of a record")
+            raise BadLayout("only values with fields can be flattened: use json or avro with a record schema")
         if self.partition_by is not None and self.partition_by not in FOLDERS:
             raise BadLayout(f"files cannot be partitioned by {self.partition_by}. Available: {', '.join(FOLDERS)}")
         if self.event_time is not None and not (structured and self._has(self.event_time)):

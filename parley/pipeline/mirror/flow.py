@@ -208,7 +208,8 @@ class Flow:
         return self.source.offsets(dict.fromkeys(places, LATEST), self.isolation) if places else {}
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Record these ends of the source's logs, and check that the copied records still exist on both clusters."""
+        """Record these ends of the source's logs. Copy again what was created again on the source, or lost on either
+        cluster."""
         with self._lock:
             self._ends |= {place: end for place, end in ends.items() if place in self._places}
         source, target = admin.overview(self.source), admin.overview(self.target)

@@ -95,7 +95,7 @@ class _LegacyMessages:
         self._end = 0
 
     def add(self, found: CheckedBatch) -> Iterator[Batch]:
-        """Add a message; yield the batches that are complete."""
+        """Add a message, which may contain compressed messages. Yields the v2 batches that are now complete."""
         header, data, end = found.header, found.data, found.position + found.header.size_bytes
         assert data is not None
         own = list(records(data, max_bytes=self._max_bytes))

@@ -7,8 +7,8 @@ Rules (docs/storage.md, "Compaction"):
    only for renames, never while the disk syncs. Other removals of segments wait until all steps are done.
 3. Before tombstones are removed, the log records the offset up to which they will be missing
    (``parley.storage.compaction.tombstone_checkpoint``).
-4. If a segment of a group was removed, truncated or found damaged meanwhile, the group is not adopted, and the
-   compaction ends.
+4. The compactor replaces consecutive segments in groups. If a segment of a group was removed, truncated or found
+   damaged meanwhile, the group is not adopted, and the compaction ends.
 """
 
 from __future__ import annotations

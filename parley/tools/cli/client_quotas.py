@@ -36,7 +36,8 @@ def values(added: Mapping[str, str], removed: Sequence[str]) -> dict[str, float 
 
 
 def components(parts: Named) -> list[tuple[str, int, str | None]]:
-    """Return the filter that matches exactly these parts. A name of None matches every name."""
+    """Return the filter that matches exactly these parts. A name of None matches every name, and an empty name the
+    default."""
     return [
         (kind, _SPECIFIED, None) if name is None else (kind, _EXACT, name) if name else (kind, _DEFAULT, None)
         for kind, name in parts

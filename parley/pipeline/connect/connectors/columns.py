@@ -385,8 +385,8 @@ def _source(record: SinkRecord) -> dict[str, Any]:
         key = _key_text(record.key)
     except (DataError, UnicodeDecodeError, TypeError, ValueError):
         raise Refused(
-            f"{place(record)}: its key or its timestamp has no exact text or time for the columns kafka_key and "
-            "kafka_timestamp; metadata.columns=false leaves them out"
+            f"{place(record)}: the column kafka_key cannot hold its key exactly, or kafka_timestamp its timestamp; "
+            "metadata.columns=false leaves these columns out"
         ) from None
     where = (record.original_topic, record.original_kafka_partition, record.original_kafka_offset)
     return dict(zip(_SOURCE, (key, *where, moment), strict=True))

@@ -103,7 +103,11 @@ def check_form(topology: Topology) -> None:
 
 
 def configure(topology: Topology, image: MetadataImage) -> Configured:
-    """Configure a topology. Raises STREAMS_INVALID_TOPOLOGY, or UNKNOWN_SERVER_ERROR as in Kafka."""
+    """Return the topology with the partitions of its topics, or with the problem of existing topics that prevents it.
+
+    Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics could fit, and UNKNOWN_SERVER_ERROR in the cases in
+    which Kafka's coordinator fails with it.
+    """
     if len(topology.subtopologies) > SUBTOPOLOGIES_MAX:
         raise _invalid(f"The topology has more than {SUBTOPOLOGIES_MAX} subtopologies.")
     if sum(len(each.repartitions) + len(each.changelogs) for each in topology.subtopologies) > INTERNAL_TOPICS_MAX:
