@@ -50,8 +50,9 @@ class MappedIndex:
         os.close(with_room(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         return cls(path, base_offset, 0)
 
+    @property
     def is_full(self) -> bool:
-        """Return True if the index has no room for another entry, so the segment must be rolled."""
+        """True if the index has no room for another entry, so the segment must be rolled."""
         return self.count >= self._max_entries
 
     def reset(self) -> None:

@@ -27,7 +27,7 @@ from parley.storage.unsettled_logs import UnsettledLogs
 T = TypeVar("T")
 
 
-class LogsOwner(Protocol):
+class CopiesAndStraysOwner(Protocol):
     """The part of the log manager that the classes for copies and strays use."""
 
     @property
@@ -46,7 +46,7 @@ class LogCopies:
 
     def __init__(
         self,
-        owner: LogsOwner,
+        owner: CopiesAndStraysOwner,
         settings: LogSettings,
         locations: LogLocations,
         unsettled: UnsettledLogs,

@@ -63,7 +63,7 @@ class StartTask(Protocol):
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
 
 
-class Owner(Protocol):
+class MaintenanceOwner(Protocol):
     """The part of the log manager that the maintenance uses."""
 
     def unwritten_mark(self, directory: LogDirectory) -> object:
@@ -85,7 +85,7 @@ class Checkpoint(Generic[V]):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: MaintenanceOwner,
         directory: LogDirectory,
         write: Callable[[dict[TopicPartition, V]], None],
         values: Callable[[Iterable[Log]], dict[TopicPartition, V]],
@@ -166,7 +166,7 @@ def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
 
 
 def unwritten_logs(
-    owner: Owner, unsettled: UnsettledLogs, directory: LogDirectory, logs: Iterable[Log]
+    owner: MaintenanceOwner, unsettled: UnsettledLogs, directory: LogDirectory, logs: Iterable[Log]
 ) -> dict[TopicPartition, UnwrittenLog]:
     """Return the logs of the directory that have no files yet, except unproven logs, which the next startup must not
     create again. Includes the directory's ``kept_unwritten`` logs."""
@@ -199,7 +199,7 @@ class LogMaintenance:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: MaintenanceOwner,
         unsettled: UnsettledLogs,
         start_task: StartTask,
         intervals: MaintenanceIntervals,

@@ -265,8 +265,8 @@ class Segment(ReadableSegment):
         return (
             self.size + size <= config.segment_bytes
             and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
-            and not self.offset_index.is_full()
-            and not self.time_index.is_full()
+            and not self.offset_index.is_full
+            and not self.time_index.is_full
         ) or (not self.size and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET)
 
     def age_ms(self, latest_timestamp: int, now_ms: int) -> int:

@@ -17,7 +17,7 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage.log import Log
-from parley.storage.log_copies import LogsOwner
+from parley.storage.log_copies import CopiesAndStraysOwner
 from parley.storage.log_directory import LogDirectory, Mark
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance
@@ -32,7 +32,7 @@ class StrayLogs:
 
     def __init__(
         self,
-        owner: LogsOwner,
+        owner: CopiesAndStraysOwner,
         directories: Sequence[LogDirectory],
         locations: LogLocations,
         unsettled: UnsettledLogs,

@@ -45,8 +45,9 @@ class TimeIndex(MappedIndex):
                 raise CorruptIndex(f"{path}: the last entry is ({timestamp}, {relative})")
         return index
 
+    @property
     def is_full(self) -> bool:
-        """Return True if only the entry for the largest timestamp is left, so the segment must be rolled."""
+        """True if only the entry for the largest timestamp is left, so the segment must be rolled."""
         return self.count >= self._max_entries - 1
 
     @property

@@ -78,14 +78,14 @@ def test_a_sealed_index_takes_entries_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bytes_of_room", [80, 81, 87])
 def test_an_index_is_full(tmp_path: Path, bytes_of_room: int) -> None:
     index = offset_index(tmp_path / "o", [(1001 + n, n + 1) for n in range(9)], room=bytes_of_room)
-    assert not index.is_full()
+    assert not index.is_full
     index.append(1100, 1000)
-    assert index.is_full()
+    assert index.is_full
 
 
 def test_a_time_index_keeps_a_slot_for_the_largest_timestamp(tmp_path: Path) -> None:
     index = time_index(tmp_path / "t", [(n, 1000 + n) for n in range(9)], room=120)
-    assert index.is_full()
+    assert index.is_full
     index.append(100, 1100)
     assert index.last == (100, 1100)
 

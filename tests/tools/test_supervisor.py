@@ -20,7 +20,7 @@ from parley.tools.cli import supervisor
 supervisor._PAUSE_S = 0.05
 child = supervisor.supervise()
 if "unready" not in sys.argv:
-    child.is_ready()
+    child.report_ready()
 print("up", os.getpid(), flush=True)
 if "fails" in sys.argv:
     sys.exit(7)

@@ -140,7 +140,7 @@ class Forwarding:
         try:
             return unwrap(context, envelope)
         except EnvelopeRefused as refused:
-            if self._refusals.is_due():
+            if self._refusals.claim_line():
                 _log.error("the controller rejected a forwarded request", extra={"reason": refused.message})
             return refuse(context, request, refused)
 

@@ -42,11 +42,11 @@ class BrokerConfig(BrokerKeys):
         per_broker: Mapping[str, str],
         third_party_keys: Mapping[str, Key[Any]],
         *,
-        for_listener: bool = False,
+        is_of_one_listener: bool = False,
     ):
         """Parse and check all layers. Raises ConfigError with all problems.
 
-        With ``for_listener``, ``per_broker`` also contains the keys of one listener, without their prefix.
+        With ``is_of_one_listener``, ``per_broker`` also contains the keys of one listener, without their prefix.
         """
         given = {**static, **cluster_default, **per_broker}
         keys = {**self.KEYS, **third_party_keys} if third_party_keys else self.KEYS
@@ -63,7 +63,7 @@ class BrokerConfig(BrokerKeys):
         }
         self.__dict__.update(values)
         if not problems:
-            problems = problems_between(self, for_listener=for_listener)
+            problems = problems_between(self, is_of_one_listener=is_of_one_listener)
         if problems:
             raise ConfigError(problems)
 
@@ -88,7 +88,7 @@ class BrokerConfig(BrokerKeys):
         if not own:
             return self
         layer = {**self.per_broker, **own}
-        return BrokerConfig(self.static, self.cluster_default, layer, self.third_party_keys, for_listener=True)
+        return BrokerConfig(self.static, self.cluster_default, layer, self.third_party_keys, is_of_one_listener=True)
 
     def texts_for_listener(self, name: str, mechanism: str = "") -> dict[str, str]:
         """Return the text of each key that is set, for one listener and one SASL mechanism.

@@ -225,13 +225,15 @@ RULES = (
 )
 
 
-def problems_between(config: BrokerKeys, *, for_listener: bool) -> list[Problem]:
-    """Return a problem for every rule that the configuration violates. With ``for_listener``, it is the configuration
-    of one listener, and rules across listeners are not checked. Each value must already be valid individually."""
+def problems_between(config: BrokerKeys, *, is_of_one_listener: bool) -> list[Problem]:
+    """Return a problem for every rule that the configuration violates. Each value must already be valid individually.
+
+    Rules that compare listeners are not checked if the configuration ``is_of_one_listener``.
+    """
     return [
         Problem(rule.key, _value(config, rule.key), rule.allowed.format(config=config))
         for rule in RULES
-        if not (for_listener and rule.across_listeners) and not rule.holds(config)
+        if not (is_of_one_listener and rule.across_listeners) and not rule.holds(config)
     ]
 
 

@@ -245,7 +245,7 @@ class Controller:
                 extra={"broker": self._broker_id, "reason": str(changed)},
             )
         except UnreadableMetadata as error:
-            if self._unreadable.is_due():
+            if self._unreadable.claim_line():
                 _log.error(
                     "the metadata in the coordination store cannot be read: this broker cannot be the controller",
                     extra={"reason": str(error)},
@@ -493,7 +493,7 @@ class Controller:
             self._terms_revision = written
 
     def _log_store_failure(self, event: str, error: Retriable) -> None:
-        if self._store_failures.is_due():
+        if self._store_failures.claim_line():
             _log.warning(event, extra={"reason": str(error)})
 
     def _refuse_all_if_idle(self) -> None:

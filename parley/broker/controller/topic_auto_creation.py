@@ -82,7 +82,7 @@ class TopicAutoCreation:
             self._failures[name].restart()
             return
         passes = error.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
-        if not passes and self._failures[name].is_due():  # clients retry many times a second
+        if not passes and self._failures[name].claim_line():  # clients retry many times a second
             _log.error(
                 "cannot create an internal topic: its coordinators are unavailable until it exists; if there are fewer "
                 "brokers than the replication factor, set that key to the number of brokers",

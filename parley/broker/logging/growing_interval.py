@@ -16,8 +16,8 @@ class GrowingInterval:
         self._due_s: float | None = None
         self._pause_s = FIRST_PAUSE_S
 
-    def is_due(self) -> bool:
-        """Return True if the event should be logged now. In that case, the next pause starts."""
+    def claim_line(self) -> bool:
+        """Return True if the caller must log the event now. The next pause then starts, so ask once per line."""
         now = self._monotonic()
         if self._due_s is None:
             self._pause_s = FIRST_PAUSE_S

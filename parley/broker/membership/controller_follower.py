@@ -185,8 +185,8 @@ class ControllerFollower:
         if leader != self._deposed:
             self._deposed = leader
             self._no_election_interval.restart()
-            if self._no_election_interval.is_due():
+            if self._no_election_interval.claim_line():
                 _log.warning("the controller is dead: electing another one", extra={**facts, "reason": reason})
-        elif self._no_election_interval.is_due():
+        elif self._no_election_interval.claim_line():
             why = self._why_no_election() or "no broker has won the election yet"
             _log.warning("no controller can be elected", extra={**facts, "reason": why})

@@ -207,7 +207,7 @@ class EpochFile:
         await asyncio.sleep(RETRY_S)
 
     def _log_failure(self, error: OSError) -> None:
-        if self._failures.is_due():
+        if self._failures.claim_line():
             _log.warning(
                 "no data directory can store the epochs that this broker has seen: free some space, or repair the disk",
                 extra={"reason": str(error)},

@@ -67,7 +67,7 @@ class _PeerClient(Client):
         try:
             return await super()._connect(address)
         except NotAuthenticated as error:
-            if self._refusals.is_due():
+            if self._refusals.claim_line():
                 _log.error(
                     "authentication between this broker and another broker failed", extra={"reason": error.message}
                 )

@@ -39,7 +39,7 @@ class FetchFailures:
         interval = self._intervals.get(kind)
         if interval is None:
             interval = self._intervals[kind] = GrowingInterval(loop.time)
-        if kind not in self._scheduled and interval.is_due():
+        if kind not in self._scheduled and interval.claim_line():
             self._scheduled.add(kind)
             loop.call_later(GATHERED_S, self._report, kind)
 

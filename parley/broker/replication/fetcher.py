@@ -216,7 +216,7 @@ class Fetcher:
         """Log that a request failed, and pause before the next one."""
         if code not in self._unreachable:
             self._unreachable[code] = GrowingInterval(asyncio.get_running_loop().time)
-        if self._unreachable[code].is_due():
+        if self._unreachable[code].claim_line():
             facts = {"leader": self.leader, "partitions": len(self._followed), "reason": reason}
             _log.warning("a leader does not respond: retrying until a new leader is elected", extra=facts)
         await self._back_off_all()

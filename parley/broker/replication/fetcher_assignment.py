@@ -57,14 +57,14 @@ class ReplicaFetchers:
         tasks: TaskSet,
         *,
         epoch: Callable[[], int],
-        leave: Callable[[Partition], Awaitable[None]],
+        leave_isr: Callable[[Partition], Awaitable[None]],
         rng: Random,
     ) -> None:
-        """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run. ``leave`` is
-        passed to ``Truncations``."""
+        """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run.
+        ``leave_isr`` is passed to ``Truncations``."""
         self._partitions = partitions
         self._per_leader = fetchers_per_leader(config())
-        self.truncations = Truncations(partitions, config, leave)
+        self.truncations = Truncations(partitions, config, leave_isr)
         self._parts = FetcherParts(
             broker_id=broker_id,
             partitions=partitions,

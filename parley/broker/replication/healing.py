@@ -174,7 +174,7 @@ class Healing:
             del self._damaged[damaged.partition]
 
     async def _attempt(self, damaged: DamagedPartition) -> None:
-        """Hand over if this broker leads, then fetch the damaged ranges from the other replicas."""
+        """Hand over the leadership if ``must_hand_over``, then fetch the damaged ranges from the other replicas."""
         partition = damaged.partition
         if damaged.must_hand_over(self._metadata.image.live_broker_ids(), self._monotonic()):
             damaged.step(HealEvent.HAND_OVER)
@@ -191,16 +191,16 @@ class Healing:
             damaged.step(HealEvent.HEAL)
             return
         starts_over = any(each.is_compacted_otherwise for each in refused) and self._may_start_over(partition)
-        partition.before_start_over = partial(self.leave, partition) if starts_over else None
+        partition.before_start_over = partial(self.leave_isr, partition) if starts_over else None
         damaged.step(HealEvent.FAIL)
         damaged.failures += 1
-        if interrupted and damaged.interruptions.is_due():
+        if interrupted and damaged.interruptions.claim_line():
             for damage, reason in interrupted.items():
                 _log.warning(
                     "healing a log was interrupted",
                     extra={**damaged.facts, **facts_of(damage), "reason": reason},
                 )
-        if refused and damaged.reports.is_due():
+        if refused and damaged.reports.claim_line():
             for each in refused:
                 _log.error(
                     "damaged records have no intact copy: fetches of them return CORRUPT_MESSAGE",
@@ -237,7 +237,7 @@ class Healing:
         min_isr = min(partition.log.config.min_insync_replicas, len(state.replicas))
         return state.leader in others and len(others) >= min_isr
 
-    async def leave(self, partition: Partition) -> None:
+    async def leave_isr(self, partition: Partition) -> None:
         """Ask the controller to remove this replica from the ISR, the ELR and the last known ELR, and wait until the
         metadata shows that.
 
@@ -324,7 +324,7 @@ class Healing:
         this broker cannot replace them now. In both cases the log is unchanged.
         """
         log = partition.log
-        with _of_this_broker():
+        with _own_errors_interrupt():
             if self._logs.get(partition.topic, partition.index) is not log:
                 raise HealingInterrupted(f"{log!r} is no longer there")
             run = partial(self._logs.run, self._logs.directory_of(log))
@@ -341,14 +341,14 @@ class Healing:
                     has_gaps=log.config.compact,
                 )
                 mending.lacks_tombstones |= fetched.lacks_tombstones
-                with _of_this_broker():
+                with _own_errors_interrupt():
                     await run(_add, mending, fetched)
                 fetched_bytes += len(fetched.data)
             last_offset = mending.next_offset - 1
-            with _of_this_broker():
+            with _own_errors_interrupt():
                 await self._logs.finish_mending(log, mending)
         finally:
-            with _of_this_broker():
+            with _own_errors_interrupt():
                 await run(mending.abandon)
         self.counts.ranges += 1
         if (damaged := self._damaged.get(partition)) is not None:
@@ -367,8 +367,9 @@ def _damage_of(partition: Partition) -> tuple[DamagedRange, ...]:
 
 
 @contextmanager
-def _of_this_broker() -> Iterator[None]:
-    """Raise an error of this broker's log as ``HealingInterrupted``, so that the other replica is not blamed for it."""
+def _own_errors_interrupt() -> Iterator[None]:
+    """Raise an error of this broker's log as ``HealingInterrupted``: it does not show that the other replica lacks the
+    records."""
     try:
         yield
     except KafkaError as error:

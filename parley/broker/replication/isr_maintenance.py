@@ -214,7 +214,7 @@ class IsrMaintenance:
                 self._repeats.restart()
                 retry_s = RETRY_FIRST_S
             except KafkaError as error:
-                if self._repeats.is_due():  # without a controller, every second brings another failure
+                if self._repeats.claim_line():  # without a controller, every second brings another failure
                     _log.info(
                         "retrying to send proposed ISRs to the controller",
                         extra={"partitions": len(asked), "reason": str(error)},

@@ -59,12 +59,12 @@ class Truncations:
         self,
         partitions: HostedPartitions,
         config: Callable[[], BrokerConfig],
-        leave: Callable[[Partition], Awaitable[None]],
+        leave_isr: Callable[[Partition], Awaitable[None]],
     ) -> None:
-        """``leave`` removes a replica from the ISR, the ELR and the last known ELR (``Healing.leave``)."""
+        """``leave_isr`` removes a replica from the ISR, the ELR and the last known ELR (``Healing.leave_isr``)."""
         self._partitions = partitions
         self._config = config
-        self._leave = leave
+        self._leave_isr = leave_isr
         self._refusals: dict[Partition, tuple[int, GrowingInterval]] = {}
         """Partition -> the leader epoch of the last refusal, and when to log it again."""
         self.metrics = TruncationMetrics()
@@ -103,7 +103,7 @@ class Truncations:
     ) -> None:
         before = partition.before_start_over
         if before is not None or partition.broker_id in partition.state.last_known_elr:
-            await (self._leave(partition) if before is None else before())
+            await (self._leave_isr(partition) if before is None else before())
             if not is_current():
                 raise TruncationRefused("the leader has changed")
         if partition.is_leader or partition.broker_id in (*partition.state.isr, *partition.state.elr):
@@ -125,7 +125,7 @@ class Truncations:
             self._refusals = {each: last for each, last in self._refusals.items() if self._partitions.hosts(each)}
             self._refusals[partition] = (epoch, interval)
             self.metrics.refused += 1
-        if interval.is_due():
+        if interval.claim_line():
             _log.error(
                 "a replica stops following: its leader lacks committed records that the replica has",
                 extra={**facts, "remedy": REMEDY},

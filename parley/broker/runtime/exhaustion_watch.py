@@ -252,7 +252,7 @@ class ExhaustionWatch:
 
     def _report(self, reserve: Reserve, before: Supply, state: Supply, short_s: float) -> None:
         name = reserve.name
-        if reserve.shortages > self._known[reserve] and self._log_shortage[reserve].is_due():
+        if reserve.shortages > self._known[reserve] and self._log_shortage[reserve].claim_line():
             facts = {"resource": name, "shortages": reserve.shortages - self._known[reserve]}
             _log.error("the process has run out of a resource and is using its reserve", extra=facts)
             self._known[reserve] = reserve.shortages

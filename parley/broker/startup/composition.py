@@ -18,7 +18,7 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
-from parley.broker.coordinators.share_state.remote import SharePersister
+from parley.broker.coordinators.share_state.share_persister import SharePersister
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.membership.identity import Identity
 from parley.broker.membership.lifecycle import BrokerLifecycle

@@ -15,7 +15,7 @@ from parley.broker.coordinators.internal_topic import InternalTopic
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator, make_runtime
-from parley.broker.coordinators.share_state.remote import SharePersister
+from parley.broker.coordinators.share_state.share_persister import SharePersister
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator, make_shard
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard

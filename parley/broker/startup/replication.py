@@ -65,7 +65,7 @@ def make_replication(
     membership.reports.set_own(lifecycle.incarnation_id, replica_reports.page)
     return Replication(
         fetchers=ReplicaFetchers(
-            broker_id, partitions, peers, config, tasks, epoch=epoch, leave=healing.leave, rng=environment.rng
+            broker_id, partitions, peers, config, tasks, epoch=epoch, leave_isr=healing.leave_isr, rng=environment.rng
         ),
         offline_replicas=OfflineReplicas(broker_id, partitions, ask_controller, epoch=epoch),
         replica_directories=ReplicaDirectories(broker_id, opened.manager, partitions, ask_controller, epoch=epoch),

@@ -166,7 +166,7 @@ class StoreMoveParticipant:
                 found = await find_successor(self.store, self._backend_at, rng=self._rng)
                 break
             except Retriable as error:
-                if interval.is_due():
+                if interval.claim_line():
                     _log.warning("the new coordination store does not respond", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
         await self._remember(found.identity)

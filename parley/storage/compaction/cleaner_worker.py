@@ -110,7 +110,7 @@ class ThreadWorker:
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
         """Compact in this thread. A stop takes effect at the next read or write."""
-        self._has_read(0)
+        self._note_read(0)
         pace = Pace(bytes_per_second, self._stopped.wait, self._monotonic)
 
         def throttle(size: int) -> None:
@@ -119,9 +119,9 @@ class ThreadWorker:
                 raise WorkerEnded("the compaction was stopped")
 
         throttle(0)
-        return compact(request, adopt, throttle=throttle, report_progress=self._has_read)
+        return compact(request, adopt, throttle=throttle, report_progress=self._note_read)
 
-    def _has_read(self, size: int) -> None:
+    def _note_read(self, size: int) -> None:
         self.done_bytes = size
 
     def stop(self) -> None:

@@ -368,10 +368,10 @@ class _Compaction:
             source.end_offset,
             source.size,
             request.decompressed_bytes_max,
-            self._has_read,
+            self._note_read,
         )
 
-    def _has_read(self, size: int) -> None:
+    def _note_read(self, size: int) -> None:
         """Count a read of either pass. ``CompactionStats.bytes_read`` counts only those of the copy pass."""
         self._done_bytes += size
         self._report_progress(self._done_bytes)

@@ -35,7 +35,7 @@ from parley.storage.log import Log
 from parley.storage.log_copies import LogCopies
 from parley.storage.log_directory import FULL, LogDirectory
 from parley.storage.log_directory_failure import LogDirectoryFailures
-from parley.storage.log_maintenance import Owner, StartTask
+from parley.storage.log_maintenance import MaintenanceOwner, StartTask
 from parley.storage.resource_exhaustion import reserve_for
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def verdict(error: Exception, deaths: int) -> Verdict:
     return Verdict.SET_ASIDE
 
 
-class LogOwner(Owner, Protocol):
+class CleanerOwner(MaintenanceOwner, Protocol):
     """The part of the log manager that the cleaner uses."""
 
     def online(self) -> list[LogDirectory]:
@@ -195,7 +195,7 @@ class LogCleaner:
 
     def __init__(
         self,
-        owner: LogOwner,
+        owner: CleanerOwner,
         settings: Callable[[], CleanerSettings],
         make_worker: Callable[[], Worker],
         start_task: StartTask,

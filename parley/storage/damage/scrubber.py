@@ -23,7 +23,7 @@ from parley.light_dataclasses import dataclass
 from parley.protocol.errors import KafkaError
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
-from parley.storage.log_maintenance import Owner
+from parley.storage.log_maintenance import MaintenanceOwner
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile
 from parley.storage.segment_names import DIGEST_SUFFIX
@@ -46,7 +46,7 @@ class ScrubSettings:
     max_bytes_per_second: int
 
 
-class LogOwner(Owner, Protocol):
+class ScrubberOwner(MaintenanceOwner, Protocol):
     """The part of the log manager that the scrubber uses."""
 
     def directory_of(self, log: Log) -> LogDirectory:
@@ -90,7 +90,7 @@ class Scrubber:
 
     def __init__(
         self,
-        owner: LogOwner,
+        owner: ScrubberOwner,
         directories: Iterable[LogDirectory],
         settings: Callable[[], ScrubSettings],
         *,
@@ -140,7 +140,7 @@ class DirectoryScrub:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: MaintenanceOwner,
         directory: LogDirectory,
         settings: Callable[[], ScrubSettings],
         now_ms: Callable[[], int],

@@ -146,6 +146,6 @@ def _supervised(is_wanted: bool) -> Callable[[str], None]:
     def ready(url: str) -> None:
         print(f"Connect is ready: {url}", flush=True)
         if child is not None:
-            child.is_ready()
+            child.report_ready()
 
     return ready

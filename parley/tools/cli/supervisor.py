@@ -63,7 +63,7 @@ class Supervised:
     def __init__(self, ready: int) -> None:
         self._ready = ready
 
-    def is_ready(self) -> None:
+    def report_ready(self) -> None:
         """Report that the command is ready."""
         os.write(self._ready, _READY)
 

@@ -67,7 +67,7 @@ class TransactionLedger:
         """Record that an instance is about to request its producer id and epoch."""
         self._requested[transactional_id] = instance
 
-    def is_in_charge(self, transactional_id: str, instance: int) -> None:
+    def takes_charge(self, transactional_id: str, instance: int) -> None:
         """Record that an instance has received its producer id and epoch. From now on no request of an older instance
         may succeed."""
         self._history.note(transactional_id, f"instance {instance} is in charge")

@@ -126,7 +126,7 @@ class _Instance(_User):
         request = InitProducerIdRequest(transactional_id=self._id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         response = await self._ask("init", request, lambda answer: answer.error_code)
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
-        self._transactions.is_in_charge(self._id, self._number)
+        self._transactions.takes_charge(self._id, self._number)
 
     async def run(self, topic: str, partitions: Sequence[int]) -> None:
         """Run transactions until another instance takes over, or the producer stops."""

@@ -162,7 +162,7 @@ class Node:
             self.config,
             self.tasks,
             epoch=lambda: self.epoch,
-            leave=self.healing.leave,
+            leave_isr=self.healing.leave_isr,
             rng=random.Random(self.id),
         )
         self.in_sync = IsrMaintenance(

@@ -543,7 +543,7 @@ async def test_a_member_of_a_small_isr_keeps_its_damaged_log(tmp_path: Path) -> 
         assert set(cluster.state("t").isr) == {1, 2}
 
         # The ISR was larger when the healing decided to start over.
-        node.partition("t").before_start_over = partial(node.healing.leave, node.partition("t"))
+        node.partition("t").before_start_over = partial(node.healing.leave_isr, node.partition("t"))
         await eventually(lambda: node.partition("t").before_start_over is None)
         assert node.log("t").damage == (damage,)
         assert set(cluster.state("t").isr) == {1, 2}

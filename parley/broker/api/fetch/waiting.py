@@ -152,7 +152,7 @@ class WaitingFetch(Delayed[Any]):
         try:
             session = self._session
             if session is None or not target.is_verified or not self._omits(target, session):
-                self._found[target] = self._look(target)
+                self._found[target] = self._carry_out_plan(target)
         except KafkaError as error:
             self._fail(target, error)
         except Exception as error:
@@ -196,8 +196,8 @@ class WaitingFetch(Delayed[Any]):
             self._count_progress(target, partition)
         return True
 
-    def _look(self, target: FetchTarget) -> PartitionData:
-        """Carry out a partition's plan, except for reading its records."""
+    def _carry_out_plan(self, target: FetchTarget) -> PartitionData:
+        """Plan a partition's part of the response and carry the plan out, except for reading the records."""
         params, reads = self._params, self._reads
         if self._checks_topics:
             self._check_may_read(target)
@@ -271,7 +271,7 @@ class WaitingFetch(Delayed[Any]):
         self._step(_WAIT)
         self._missing_bytes = self._params.request.min_bytes - self._reads.bytes
         if self._session is not None:
-            self._session.waiting = self
+            self._session.waiting = self  # the session's targets subscribe to their partitions, and pass changes on
             self._parts.purgatory.watch(self, (self._session,), timeout_s)
         else:
             self._watched = {target.partition: target for target in self._found if target.partition is not None}

@@ -95,7 +95,7 @@ class _Line:
         if not waits or brokers != self._named:
             self._interval.restart()
         self._named = brokers
-        if waits and self._interval.is_due():
+        if waits and self._interval.claim_line():
             topics = sorted({topic for topic, _ in waits})
             facts = {
                 "partitions": len(waits),

@@ -168,7 +168,7 @@ class SinkRun:
         as ``begin``."""
         if self._now_ms() >= self._look_at_ms:
             self._look_again()
-        if self._again is not None and not self._is_retry_due(wait_s):
+        if self._again is not None and not self._wait_for_retry(wait_s):
             return
         if isinstance(self._task, ExactlyOnceSinkTask):
             self._step_by_ranges(self._task, wait_s)
@@ -192,7 +192,8 @@ class SinkRun:
             self._task.stop()
             self._conversion.close()
 
-    def _is_retry_due(self, wait_s: float) -> bool:
+    def _wait_for_retry(self, wait_s: float) -> bool:
+        """Wait for the next retry, for at most ``wait_s``. Returns True if it is due then."""
         left_s = (self._retry_at_ms - self._now_ms()) / 1000
         if left_s > 0:
             self._tolerance.stopping.wait(min(wait_s, left_s))
@@ -393,7 +394,7 @@ class SinkRun:
         asked = sorted(one for one, held in self._held.items() if held.is_in_doubt)
         if not asked:
             return True
-        if not self._is_retry_due(wait_s):
+        if not self._wait_for_retry(wait_s):
             return False
         try:
             committed = task.committed(asked)
