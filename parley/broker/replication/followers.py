@@ -4,7 +4,7 @@ clock.
 Rules of this module:
 
 * The high watermark waits for the members of the ISR. While a proposed ISR is pending at the controller, it also waits
-  for the members of that ISR (KIP-497). It also waits for a follower that is about to join.
+  for the members of that ISR (KIP-497). It also waits for a follower that is about to join. ``Partition`` advances it.
 * A new state of the partition settles the proposed ISR. A follower outside the ISR then joins it only after another
   fetch. Under a new leader epoch, nothing is known about the followers yet.
 """
