@@ -28,7 +28,7 @@ from parley.broker.startup.binding import bind_listeners
 from parley.broker.startup.composition import Parts, compose
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import open_logs
-from parley.broker.startup.registration import adopt_topics, read_credentials, register
+from parley.broker.startup.registration import adopt_topics, read_broker_listeners, read_credentials, register
 from parley.broker.startup.serving import Serving, accept, serve
 from parley.broker.startup.shortages import watch_for_exhaustion
 from parley.broker.startup.store import join_store
@@ -170,6 +170,7 @@ class BrokerServer:
         opened = await open_logs(environment, joined)
         self._parts = parts = compose(environment, bound, joined, opened)
         await read_credentials(environment, parts)
+        await read_broker_listeners(environment, parts)
         listening = await accept(environment, bound, parts)
         await register(environment, parts)
         if joined.identity.is_new:

@@ -15,7 +15,9 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.membership.known_stores import STORE_FILE
 from parley.broker.server import BrokerServer
-from parley.broker.startup.composition import limit_connections
+from parley.broker.startup.composition import Parts, limit_connections
+from parley.broker.startup.environment import Environment
+from parley.broker.startup.registration import register
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest
@@ -153,6 +155,29 @@ async def test_listeners_advertise_their_own_addresses(tmp_path: Path) -> None:
         async with Client(f"127.0.0.1:{port}") as client:
             answer = await client.send(MetadataRequest(topics=[]))
             assert [(b.host, b.port) for b in answer.brokers] == [("example.org", 19092)]
+
+
+async def test_a_broker_that_starts_knows_which_listeners_the_others_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller requests its report over one of them before the broker knows the cluster's metadata."""
+    both = {
+        "listeners": "INSIDE://127.0.0.1:0,SECURE://127.0.0.1:0",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,SECURE:PLAINTEXT",
+        "coordination.url": f"local://{tmp_path}/store",
+    }
+    known: list[tuple[bool, bool]] = []
+
+    async def register_later(environment: Environment, parts: Parts) -> None:
+        known.append((bool(parts.metadata.image.brokers), "INSIDE" in parts.broker_listeners))
+        await register(environment, parts)
+
+    first = config(tmp_path / "1", **both, **{"inter.broker.listener.name": "INSIDE"})
+    second = config(tmp_path / "2", **both, **{"inter.broker.listener.name": "SECURE", "broker.id": "2"})
+    async with running(first):
+        monkeypatch.setattr("parley.broker.server.register", register_later)
+        async with running(second):
+            assert known == [(False, True)]
 
 
 async def test_metrics_are_served(tmp_path: Path) -> None:

@@ -97,6 +97,28 @@ def test_settings_of_java_clients_are_translated_or_ignored_with_a_warning(
     )
 
 
+@pytest.mark.parametrize("words", [(), ("--sync",)])
+def test_a_user_without_the_right_to_write_is_told_which_right_it_is(
+    parley: Parley, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """An idempotent producer gets no id then, which is a fatal error to librdkafka."""
+    authorizer = "kafka.security.authorizer.AclAuthorizer"
+    with Broker(authorizer_class_name=authorizer, allow_everyone_if_no_acl_found="true") as broker:
+        reach = ("--bootstrap-server", broker.bootstrap_servers)
+        assert parley("topics", "--create", "--topic", "t", *reach).code == 0
+        for rule in (
+            ("--allow-principal", "User:*", "--operation", "Read", "--topic", "t"),
+            ("--deny-principal", "User:*", "--operation", "Write", "--topic", "*"),
+            ("--deny-principal", "User:*", "--operation", "IdempotentWrite", "--cluster"),
+        ):
+            assert parley("acls", "--add", *rule, *reach).code == 0
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\n" * 1000)))
+        done = parley("produce", "--topic", "t", *words, *reach)
+    assert done.code == 1
+    assert "The user lacks the right Write on the topic. An administrator grants it: `parley acls --add" in done.err
+    assert "Traceback" not in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

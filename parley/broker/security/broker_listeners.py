@@ -20,6 +20,9 @@ class BrokerListeners:
     """
 
     def __init__(self, own: str, metadata: Metadata) -> None:
+        self.stored: Mapping[int, BrokerRegistration] = {}
+        """The registrations in the store. They count until the metadata contains brokers: the controller requests the
+        report of this broker's logs before that."""
         self._own = own
         self._metadata = metadata
         self._brokers: Mapping[int, BrokerRegistration] = {}
@@ -28,7 +31,7 @@ class BrokerListeners:
     def __contains__(self, listener: object) -> bool:
         if listener == self._own:
             return True
-        brokers = self._metadata.image.brokers
+        brokers = self._metadata.image.brokers or self.stored
         if brokers is not self._brokers:
             self._brokers, self._others = brokers, _used_by(brokers.values())
         return self._others is None or listener in self._others

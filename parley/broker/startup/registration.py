@@ -1,4 +1,4 @@
-"""Two phases of a start: read the users that log in to this broker, and later become a member of the cluster.
+"""Two phases of a start: read what the first connections need, and later become a member of the cluster.
 
 If the cluster is new, it adopts the topics found on disk.
 """
@@ -76,6 +76,13 @@ async def read_credentials(environment: Environment, parts: Parts) -> None:
         async for entry in parts.lifecycle.store.entries(prefix):
             stored[entry.key] = entry.value
     parts.credentials.stored = read_image(parts.identity.cluster_id, stored)
+
+
+async def read_broker_listeners(environment: Environment, parts: Parts) -> None:
+    """Read from the store which listeners the registered brokers use between each other. Raises CoordinationError."""
+    if len(environment.config.bound) > 1:
+        stored = [registration_from_bytes(entry.value) async for entry in parts.lifecycle.store.entries(BROKERS)]
+        parts.broker_listeners.stored = {each.broker_id: each for each in stored}
 
 
 async def register(environment: Environment, parts: Parts) -> None:

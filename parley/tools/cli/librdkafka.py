@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -197,7 +198,7 @@ def connect(
     from parley.protocol.security.librdkafka import unused_settings
 
     connection = Connection(str(settings["bootstrap.servers"]), security_properties(settings))
-    left = {**({} if verbose else {"log_level": 0}), "error_cb": connection.on_error, **secured(settings)}
+    left = {**({} if verbose else _without_log()), "error_cb": connection.on_error, **secured(settings)}
     ignored = unused_settings(settings)
     while True:
         try:
@@ -213,6 +214,13 @@ def connect(
             raise CommandError(f"The client cannot be created: {error}.") from error
     warn_ignored(ignored)
     return client, connection
+
+
+def _without_log() -> dict[str, Any]:
+    """Return settings that suppress the log, including the fatal errors, which the log level 0 still shows."""
+    nowhere = logging.Logger("librdkafka")
+    nowhere.addHandler(logging.NullHandler())
+    return {"log_level": 0, "logger": nowhere}
 
 
 def security_properties(settings: Mapping[str, Any]) -> dict[str, str]:

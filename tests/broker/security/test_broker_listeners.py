@@ -43,6 +43,16 @@ def test_every_listener_that_a_broker_may_use_is_served(
     assert {each for each in ("SECURE", "PLAINTEXT", "CLIENTS") if each in listeners} == served
 
 
+def test_the_stored_registrations_count_until_the_metadata_contains_brokers() -> None:
+    metadata = Metadata(MetadataImage("c"))
+    listeners = BrokerListeners("SECURE", metadata)
+    assert "PLAINTEXT" not in listeners
+    listeners.stored = {2: registered(2, "PLAINTEXT").registration}
+    assert "PLAINTEXT" in listeners
+    metadata.apply(Delta(0, 1, (registered(1, "SECURE"), registered(2, "SECURE"))))
+    assert "PLAINTEXT" not in listeners
+
+
 def test_a_listener_is_closed_to_brokers_when_the_last_one_has_moved() -> None:
     metadata = Metadata(MetadataImage("c").with_changes([registered(1, "SECURE"), registered(2, "PLAINTEXT")]))
     listeners = BrokerListeners("SECURE", metadata)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,22 +63,31 @@ class Sender:
                 )
                 break
             except BufferError:
-                self.producer.poll(0.1)
+                self._poll(0.1)
             except KafkaException as error:
                 raise CommandError(refused_by_client(error.args[0])) from error
         if wait:
             self.finish()
         else:
-            self.producer.poll(0)
+            self._poll(0)
+
+    def _poll(self, timeout_s: float) -> None:
+        with _fatal_errors():
+            self.producer.poll(timeout_s)
 
     def finish(self) -> None:
         """Wait until every record is acknowledged or has failed. If this takes a long time, warns of the reason, if it
         is known."""
         done = -1
-        while self.producer.flush(_PATIENCE_S):
+        while self._flush():
             before, done = done, self.acknowledged + self.failed
             if before == done or not done:
                 self._warn(self.silence.reason())
+
+    def _flush(self) -> int:
+        """Return the number of records that are still not acknowledged after some seconds."""
+        with _fatal_errors():
+            return int(self.producer.flush(_PATIENCE_S))
 
     def _warn(self, reason: str) -> None:
         if reason and reason != self.warned:
@@ -91,6 +101,31 @@ class Sender:
         else:
             self.failed += 1
             self.last_failure = Failure(error.str(), error.name(), message.topic(), message.partition(), record)
+
+
+@contextmanager
+def _fatal_errors() -> Iterator[None]:
+    """Raise ``CommandError`` for a fatal error of librdkafka, after which the producer sends nothing.
+
+    librdkafka's binding raises it while it calls the callbacks of the records, so it may be the cause of a SystemError.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except (KafkaException, SystemError) as error:
+        fatal: BaseException | None = error
+        while fatal is not None and not isinstance(fatal, KafkaException):
+            fatal = fatal.__cause__ or fatal.__context__
+        if fatal is None:
+            raise
+        raise CommandError(f"The client cannot send any record: {_fatal_reason(fatal.args[0])}") from error
+
+
+def _fatal_reason(error: Any) -> str:
+    if error.name() == "CLUSTER_AUTHORIZATION_FAILED":  # for a producer id, the user needs the right Write on any topic
+        return _without_right(error.str())
+    return f"{error.str()}."
 
 
 def refused_by_client(error: Any) -> str:
