@@ -207,10 +207,10 @@ _LEADERS: Final = Section(
     (
         Line(
             "leaders were elected from the reports of enough replicas, after an unclean stop or a store that was "
-            "set back: none lacks committed records",
+            "set back: by these reports, none lacks committed records",
             "After a crash of several brokers: all replicas that were last eligible have reported, and one of them is "
             "intact, on a machine that has not lost power. After the store was set back, a quorum of such replicas "
-            "suffices.",
+            "suffices, and [one rare case](coordination.md#a-store-that-was-set-back) is not covered.",
             NOTHING,
         ),
         Line(
