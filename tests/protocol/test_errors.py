@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from tests.support.kafka import run_java
+from tests.support.kafka_answers import computed_by_kafka
 
 
 @pytest.mark.system
 def test_the_table_is_kafkas() -> None:
-    printed = run_java(str(Path(__file__).with_name("KafkaErrors.java")))
+    printed = computed_by_kafka(Path(__file__).with_name("KafkaErrors.java"))
     ours = {f"{code.value} {code.name} {str(code.retriable).lower()}" for code in ErrorCode}
     assert ours == set(printed.splitlines())
 

@@ -16,7 +16,7 @@ from parley.protocol.schema import Data, FieldType, Header, Message, Struct
 from parley.protocol.uuids import UUID
 from tests.protocol.kafka_definitions import Reference, is_own
 from tests.protocol.test_messages import KAFKAS, is_stored_key
-from tests.support.kafka import run_java
+from tests.support.kafka_answers import computed_by_kafka
 
 pytestmark = pytest.mark.system
 
@@ -113,7 +113,7 @@ def samples(message: type[Message]) -> Iterator[tuple[int, Message, str]]:
 
 def encoded_by_kafka(release: str, lines: list[str]) -> list[str]:
     """Return the output of the encoder in a release of Kafka, in the order of the lines."""
-    answers = run_java(str(ENCODER), version=release, stdin="\n".join(lines) + "\n", timeout_s=800).splitlines()
+    answers = computed_by_kafka(ENCODER, version=release, stdin="\n".join(lines) + "\n", timeout_s=800).splitlines()
     assert len(answers) == len(lines)
     return answers
 

@@ -1,7 +1,6 @@
-"""What Apache Kafka answered to a fixed script of requests, kept between runs.
+"""What Apache Kafka answered, kept between runs.
 
-Our broker answers anew each time. Kafka answers again only if something may change its answers: the script, the client
-that runs it, or Kafka. A test that fails has always asked Kafka.
+Parley's code runs anew each time. Kafka answers again only if something may change its answers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tests.support.kafka import ROOT
+from tests.support.kafka import KAFKA_4, ROOT, run_java
 
 FOLDER = ROOT / ".cache" / "kafka-answers"
 CLIENT = (ROOT / "parley" / "protocol", *(ROOT / "tests" / each for each in ("support/kafka.py", "system/patience.py")))
@@ -30,9 +29,11 @@ def compare_with_kafka(
     script: Iterable[Path],
     label: str = "",
 ) -> None:
-    """Call ``check`` with Kafka's answers, which ``ask`` returns. It raises AssertionError if ours differ.
+    """Call ``check`` with a broker's answers to a fixed script of requests, which ``ask`` returns from Apache Kafka. It
+    raises AssertionError if ours differ.
 
-    Answers that it accepted are kept. ``script`` are the files and folders of the script, and ``label`` names this one
+    Answers that it accepted are kept, until the script, the client or Kafka changes. A test that fails has always asked
+    Kafka. ``script`` are the files and folders of the script, and ``label`` names this one
     of several scripts in them.
     """
     kept = FOLDER / f"{_key([*script, *CLIENT], label)}.pickle"
@@ -42,10 +43,30 @@ def compare_with_kafka(
             return
     answers = ask()
     check(answers)
+    _keep(kept, answers)
+
+
+def computed_by_kafka(
+    program: Path, *args: str, version: str = KAFKA_4, stdin: str = "", timeout_s: float = 120
+) -> str:
+    """Return what a Java program prints whose output depends on Kafka's classes, ``args`` and ``stdin`` only.
+
+    Raises the same errors as ``run_java``.
+    """
+    digest = hashlib.sha256(repr((program.read_text(), version, args, stdin)).encode()).hexdigest()
+    kept = FOLDER / f"{program.stem}-{digest[:32]}.pickle"
+    if kept.exists():
+        return str(pickle.loads(kept.read_bytes()))
+    printed = run_java(str(program), *args, version=version, stdin=stdin, timeout_s=timeout_s)
+    _keep(kept, printed)
+    return printed
+
+
+def _keep(path: Path, answers: object) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    made = kept.with_suffix(f".{os.getpid()}")
+    made = path.with_suffix(f".{os.getpid()}")
     made.write_bytes(pickle.dumps(answers))
-    made.rename(kept)
+    made.rename(path)
 
 
 def _key(places: Iterable[Path], label: str) -> str:

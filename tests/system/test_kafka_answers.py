@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import kafka_answers
-from tests.support.kafka_answers import compare_with_kafka
+from tests.support.kafka_answers import compare_with_kafka, computed_by_kafka
 
 
 @pytest.fixture
@@ -70,3 +70,21 @@ def test_answers_that_differ_are_not_kept(script: Path) -> None:
     with pytest.raises(AssertionError):
         is_asked(script, kafkas=1, ours=2)
     assert is_asked(script, kafkas=1, ours=1)
+
+
+def test_a_program_runs_once_for_the_same_question(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[str, ...]] = []
+
+    def run_java(_program: str, *args: str, **given: object) -> str:
+        runs.append((*args, *map(str, given.values())))
+        return f"{runs}"
+
+    monkeypatch.setattr(kafka_answers, "run_java", run_java)
+    first = computed_by_kafka(script, "a", version="1", stdin="x")
+    assert computed_by_kafka(script, "a", version="1", stdin="x") == first
+    computed_by_kafka(script, "b", version="1", stdin="x")
+    computed_by_kafka(script, "a", version="2", stdin="x")
+    computed_by_kafka(script, "a", version="1", stdin="y")
+    script.write_text("2")
+    computed_by_kafka(script, "a", version="1", stdin="x")
+    assert len(runs) == 5

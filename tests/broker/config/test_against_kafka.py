@@ -15,11 +15,12 @@ from parley.broker.config import BrokerConfig, TopicConfig, parse_properties
 from parley.broker.config.definition import Dynamic, Key
 from parley.broker.config.retired import why_retired
 from tests.broker.config import kafka_0_9
-from tests.support.kafka import KAFKA_3, KAFKA_4, run_java
+from tests.support.kafka import KAFKA_3, KAFKA_4
+from tests.support.kafka_answers import computed_by_kafka
 
 pytestmark = pytest.mark.system
 
-PROGRAM = str(Path(__file__).with_name("KafkaConfigs.java"))
+PROGRAM = Path(__file__).with_name("KafkaConfigs.java")
 
 OTHER_DEFAULTS = {
     "node.id": "Kafka requires it; here the cluster can give out an id",
@@ -64,7 +65,7 @@ class Theirs(NamedTuple):
 def definitions(version: str) -> dict[str, dict[str, Theirs]]:
     """Return the keys of brokers and those of topics in a release of Kafka."""
     found: dict[str, dict[str, Theirs]] = {"broker": {}, "topic": {}}
-    for line in run_java(PROGRAM, "definitions", version=version).splitlines():
+    for line in computed_by_kafka(PROGRAM, "definitions", version=version).splitlines():
         kind, name, type_, default, allowed, internal = line.split("\t")
         found[kind][name] = Theirs(type_, default, allowed, internal == "true")
     return found
@@ -147,14 +148,14 @@ def test_choices_are_kafkas(kind: str) -> None:
 
 
 def test_the_same_keys_as_in_kafka_can_be_changed_at_run_time() -> None:
-    theirs = dict(line.split("\t") for line in run_java(PROGRAM, "dynamic").splitlines())
+    theirs = dict(line.split("\t") for line in computed_by_kafka(PROGRAM, "dynamic").splitlines())
     ours = {name: key.dynamic.value for name, key in BrokerConfig.KEYS.items() if key.dynamic is not Dynamic.READ_ONLY}
     assert {n: mode for n, mode in theirs.items() if n in BrokerConfig.KEYS and ours.get(n) != mode} == {}
     assert ours.keys() - theirs.keys() == DYNAMIC_HERE.keys()
 
 
 def test_topics_take_their_defaults_from_the_same_keys() -> None:
-    theirs = dict(line.split("\t") for line in run_java(PROGRAM, "synonyms").splitlines())
+    theirs = dict(line.split("\t") for line in computed_by_kafka(PROGRAM, "synonyms").splitlines())
     ours = {name: key.server for name, key in TopicConfig.KEYS.items() if key.server}
     assert {name: key for name, key in ours.items() if name in theirs and key != theirs[name]} == {}
     assert theirs.keys() <= ours.keys()
@@ -165,7 +166,7 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
     # Of a lone backslash at the very end Java makes an empty entry; we do not. So something else stands there.
     texts = ["".join(rng.choices("ab= :\\\n\r\t\f#!u0041,é", k=rng.randrange(40))) + "\n\nz" for _ in range(5000)]
     lines = "\n".join(base64.b64encode(text.encode("utf-16-be")).decode() for text in texts)
-    answers = run_java(PROGRAM, "properties", stdin=lines).split("\n")
+    answers = computed_by_kafka(PROGRAM, "properties", stdin=lines).split("\n")
     for text, answer in zip(texts, answers[: len(texts)], strict=True):
         assert _entries(text) == _answer(answer), repr(text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parley.protocol.security.jaas import BadJaas, parse_jaas, parse_jaas_file, single_login_module
-from tests.support.kafka import run_java
+from tests.support.kafka_answers import computed_by_kafka
 
 LINES = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="alice-secret";',
@@ -55,7 +55,7 @@ def encoded(text: str) -> str:
 @pytest.mark.system
 def test_kafka_reads_the_same() -> None:
     program = Path(__file__).with_name("KafkaJaas.java")
-    printed = run_java(str(program), stdin="\n".join(map(encoded, LINES)) + "\n").split("\n")
+    printed = computed_by_kafka(program, stdin="\n".join(map(encoded, LINES)) + "\n").split("\n")
     assert dict(zip(LINES, map(ours, LINES), strict=True)) == dict(zip(LINES, printed, strict=False))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.broker.security.sasl.kerberos_names import NoShortName, ShortNames
-from tests.support.kafka import run_java
+from tests.support.kafka_answers import computed_by_kafka
 
 REALM = "REALM.COM"
 APP = (r"RULE:[1:$1](App\..*)s/App\.(.*)/$1/g", r"RULE:[2:$1](App\..*)s/App\.(.*)/$1/g", "DEFAULT")
@@ -150,7 +150,7 @@ def encoded(text: str) -> str:
 def test_kafka_gives_the_same_names() -> None:
     program = Path(__file__).with_name("KafkaShortNames.java")
     lines = (" ".join(map(encoded, (principal, *rules))) for principal, rules in CASES)
-    printed = run_java(str(program), stdin="\n".join(lines) + "\n").splitlines()
+    printed = computed_by_kafka(program, stdin="\n".join(lines) + "\n").splitlines()
     found = [ours(*case) for case in CASES]
     assert [each for each in zip(CASES, found, printed, strict=True) if each[1] != each[2]] == []
     assert sum(each.startswith("=") for each in found) > len(found) / 4
