@@ -51,6 +51,9 @@ records are not part of it."""
 IDLE_RECORDS_MAX: Final = 1024
 """The maximum number of consecutive records without data. Well-behaved clients send one key update per many
 gigabytes."""
+DISCONNECTED: Final = (
+    "the client disconnected during the TLS handshake: it may not trust the certificate of this broker"
+)
 CLOSE_MAX_S: Final = 5.0
 """The maximum time, in seconds, that a closed connection waits for a client that does not read."""
 PIECE_BYTES: Final = 64 << 10
@@ -216,12 +219,12 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
 
     def eof_received(self) -> bool:
         if self._state is _HANDSHAKE and self._has_begun:
-            self._fail_handshake("the client has disconnected")
+            self._fail_handshake(DISCONNECTED)
         return False  # the transport closes itself
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._state is _HANDSHAKE and self._has_begun:  # a port probe sends nothing and is not a failure
-            self._owner.handshake_failed(self, str(exc or "the client has disconnected"))
+            self._owner.handshake_failed(self, DISCONNECTED)
         self._step(TlsEvent.LOSE)
         self._end_handshake()
         if self._connection is None:

@@ -220,7 +220,9 @@ async def test_a_probe_of_the_port_is_no_failure(caplog: pytest.LogCaptureFixtur
         await breaking.writer.drain()
         await breaking.close()
         await eventually(lambda: listener.metrics.failed_authentications == 1)
-    assert [record.message for record in caplog.records] == ["authentication failed"]
+    (record,) = caplog.records
+    assert record.message == "authentication failed"
+    assert "may not trust the certificate" in record.__dict__["reason"]
 
 
 async def test_a_client_that_sends_too_much_in_its_handshake_is_disconnected() -> None:

@@ -51,8 +51,9 @@ _SECURITY: Final = Section(
             "authentication failed",
             "A login or a TLS handshake failed; the line contains the address, the mechanism, the claimed user and "
             "the `reason`.",
-            "Give the client the right credentials. Many lines from one address mean an old password, or an attacker "
-            "who guesses passwords.",
+            "Give the client the right credentials, or, if it disconnects during the TLS handshake, the certificate of "
+            "the authority that has signed this broker's. Many lines from one address mean an old password, or an "
+            "attacker who guesses passwords.",
         ),
         Line(
             "a login failed with an unexpected error",
