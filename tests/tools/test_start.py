@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from parley.broker.config import ConfigError, Problem
 from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metrics.health import Health
+from parley.broker.security.tls.server import server_tls
 from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, DamagedStore, EmptyStore, Unavailable, UsedByOlderVersion
 from parley.storage.log_directory import LogDirectory
@@ -163,7 +165,7 @@ def _fails(folder: Path, *overrides: str, reason: str, advice: str) -> None:
     assert "Traceback" not in done.stderr
     assert "broker stopped" not in done.stderr, "it never ran"
     *_, error = done.stderr.splitlines()
-    assert error.startswith("Error: The broker did not start: it was ")
+    assert error.startswith("Error: The broker did not start")
     assert "secret" not in error
     assert reason in error
     assert advice in error
@@ -191,6 +193,29 @@ def test_the_advised_address_keeps_the_protocol_and_the_other_listeners(error: O
     told = start_failures.why_not_started(error, start.configuration(None, settings))
     assert told.endswith(f": --override {advised}")
     assert f"the key {advised.partition('=')[0]}" in told
+
+
+def test_a_secret_is_hidden_unless_it_is_an_ordinary_word_of_a_safe_text(tmp_path: Path) -> None:
+    store = tmp_path / "store.p12"
+    store.write_bytes(b"0\x80 hunter2")
+
+    def told(password: str, text: str = "") -> str:
+        settings = (
+            f"listeners=SSL://127.0.0.1:0,security.inter.broker.protocol=SSL,ssl.keystore.location={store},"
+            f"ssl.keystore.password={password}"
+        ).split(",")
+        config = start.configuration(None, settings)
+        with pytest.raises(ConfigError) as refused:
+            server_tls(config.bound[0], config)
+        error = ConfigError([Problem("a.key", text, "another")]) if text else refused.value
+        return start_failures.why_not_started(error, config)
+
+    assert "the password is wrong, or it is not a PKCS #12 file" in told("wrong")
+    assert "a.key=[hidden] is" in told("wrong", "wrong")
+    assert "hunter2" not in told("hunter2", "hunter2")
+    assert "store" in told("hunter2")
+    named = told(store.name)  # not an ordinary word
+    assert store.name not in named
 
 
 def test_an_address_in_use_with_a_folder_in_use_is_one_advice(tmp_path: Path) -> None:

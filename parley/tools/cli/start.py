@@ -348,6 +348,7 @@ def _end_at_once(reason: str) -> NoReturn:
 
 
 async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
+    from parley.broker.config import ConfigError
     from parley.broker.logging.unexpected_errors import log_loop_error
 
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
@@ -365,8 +366,10 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
         starting.result()
     except Exception as error:
         told.cancel()
+        # The error about a setting names the setting. The step would say nothing to a user.
+        step = "" if isinstance(error, ConfigError) else f": it was {server.failed_step}"
         raise NotStarted(
-            f"The broker did not start: it was {server.failed_step}. {why_not_started(error, config)}",
+            f"The broker did not start{step}. {why_not_started(error, config)}",
             exit_code_of(error),
         ) from error
     # A single write, because another thread writes the log to the same terminal.

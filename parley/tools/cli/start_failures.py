@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from parley.broker.server import BrokerServer
     from parley.consensus.errors import CoordinationError
 
+_PLAIN_WORD: Final = re.compile("[a-z]+")
 _OF_ADDRESSES: Final = {
     errno.EADDRINUSE: "Is another broker running? Stop it, or give this broker another address (the key {key})",
     errno.EADDRNOTAVAIL: "This machine does not have this address. Listen on one that it has (the key {key}; "
@@ -61,10 +63,25 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str:
     from parley.broker.config import Password
     from parley.broker.logging.lines import secrets_in
 
-    text = _reason(error, config)
+    text, hides_words = _reason(error, config), not _is_about_a_login_or_certificate(error)
     for secret in sorted(secrets_in(config), key=len, reverse=True):
-        text = text.replace(secret, Password.HIDDEN)
+        if hides_words or not _PLAIN_WORD.fullmatch(secret):
+            text = text.replace(secret, Password.HIDDEN)
     return text
+
+
+def _is_about_a_login_or_certificate(error: Exception) -> bool:
+    """Return True if the text is from errors that contain no secret.
+
+    A secret can be a word of these texts ("the password is wrong"). To hide the word would garble the text, and would
+    reveal the secret.
+    """
+    from parley.broker.config import ConfigError
+    from parley.configuration.key_stores import BadKeyStore
+    from parley.protocol.security.client_security import BadSecurity
+    from parley.protocol.security.jaas import BadJaas
+
+    return isinstance(error, ConfigError) and isinstance(error.__cause__, (BadKeyStore, BadSecurity, BadJaas))
 
 
 def _reason(error: Exception, config: BrokerConfig) -> str:
