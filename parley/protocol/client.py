@@ -317,7 +317,7 @@ class Client:
             text = f"{address} does not respond within {limit:g} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
         except ssl.SSLError as error:
-            raise tls_refused(address, error) from error
+            raise tls_refused(address, error, security.trusted) from error
         except OSError as error:
             if security.tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
                 text = f"{address} closed the connection in the TLS handshake; the listener may not use TLS"

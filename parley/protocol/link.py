@@ -24,6 +24,9 @@ MAYBE_TLS: Final = "; if the listener uses TLS, set security.protocol"
 """Appended to the error if the broker closes a connection without TLS before the first response."""
 HANDSHAKE_FAILED: Final = "the TLS handshake failed"
 INVALID_CERTIFICATE: Final = "the broker's certificate is not valid"
+_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
+"""OpenSSL's codes of certificates whose issuer is not trusted: X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT to
+X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE."""
 _LIFETIME_USED: Final = (0.85, 0.95)
 """The range of the fraction of a session's lifetime after which the client logs in again, as in Kafka's client."""
 _THROTTLES_AFTERWARDS: Final = 2
@@ -60,11 +63,17 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def tls_refused(address: Address, error: ssl.SSLError) -> NotAuthenticated:
-    """Return the client's error for a failed TLS handshake."""
+def tls_refused(address: Address, error: ssl.SSLError, trusted: str = "") -> NotAuthenticated:
+    """Return the client's error for a failed TLS handshake. ``trusted`` says which authorities the client trusts."""
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"{INVALID_CERTIFICATE}: {error.verify_message.rstrip('.')}"
+        if error.verify_code in _UNKNOWN_ISSUER and trusted:
+            text += f"; trusted are {trusted}"
+    elif "unknown ca" in reason:  # the name of the alert reads as if the broker's authority were unknown
+        text = f"{HANDSHAKE_FAILED}: the broker does not trust the authority of the client's certificate ({reason})"
+    elif "certificate required" in reason:
+        text = f"the broker rejects the client's certificate: {reason}; set ssl.keystore.location"
     elif "alert" in reason and "cert" in reason:
         text = f"the broker rejects the client's certificate: {reason}"
     elif reason in ("wrong version number", "record layer failure"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socketserver
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,21 @@ def test_a_misspelled_setting_of_a_client_is_recognized(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == (
         "Warning: these client settings have no effect here: acks, bootstrap.server (did you mean bootstrap.servers?), "
         "sasl.mechanisms (did you mean sasl.mechanism?), wholly.unknown.\n"
+    )
+
+
+def test_a_misspelled_security_setting_in_a_file_is_recognized(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("ssl.trustore.location", "sasl.mechanisim", "sasl.oauthbearer.jwks.endpoint.url", "ssl.provider")
+    lines = [f"{name}=x" for name in names]
+    path = tmp_path / "client.properties"
+    path.write_text("\n".join(["security.protocol=SASL_PLAINTEXT", *lines]))
+    with pytest.raises(CommandError, match=r"sasl.mechanism is not set .did you mean it by sasl.mechanisim"):
+        on_cluster("127.0.0.1:1", path, lambda client: client.metadata())
+    assert capsys.readouterr().err == (
+        "Warning: these client settings have no effect here: sasl.mechanisim (did you mean sasl.mechanism?), "
+        "ssl.provider, ssl.trustore.location (did you mean ssl.truststore.location?).\n"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from parley import Broker
+from parley.protocol.link import Address, tls_refused
 from parley.tools.cli import COMMANDS, cluster_client
 from parley.tools.cli.librdkafka import Connection, unreached
 from tests.broker.security.secured_brokers import MODULES, SecuredBrokers
+from tests.support.certificates import Authority
 from tests.tools.conftest import Parley, Typed
 
 SECRET = "alice's secret"
@@ -187,6 +190,46 @@ def test_a_refused_client_learns_why(
     assert reason in done.err
     assert SECRET not in done.err
     assert "Traceback" not in done.err
+
+
+def test_an_untrusted_broker_is_told_with_the_trust_store(
+    parley: Parley, secured: SecuredBrokers, secured_broker: Broker, tmp_path: Path
+) -> None:
+    other = Authority("other").write(tmp_path / "other.pem")
+    properties = secured.client_properties() | {"ssl.truststore.location": str(other)}
+    config = write(tmp_path / "client.properties", properties)
+    done = parley(
+        "topics", "--list", "--bootstrap-server", secured_broker.bootstrap_servers, "--command-config", config
+    )
+    assert f"; trusted are the certificates in ssl.truststore.location={other}. " in done.err
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("TLSV1_ALERT_UNKNOWN_CA", "the broker does not trust the authority of the client's certificate"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "alert certificate required; set ssl.keystore.location"),
+    ],
+)
+def test_an_alert_about_the_certificate_of_the_client_is_explained(reason: str, told: str) -> None:
+    error = ssl.SSLError(1, reason)
+    error.reason = reason
+    assert told in tls_refused(Address("b", 9093), error).message
+
+
+def test_commands_on_librdkafka_learn_that_a_certificate_is_for_another_name(
+    secured: SecuredBrokers, secured_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_client, "_ASKED_AGAIN_S", 60.0)
+    address = secured_broker.bootstrap_servers.replace("127.0.0.1", "127.1")  # the same address, under another name
+    unverified = LibrdkafkaError("_SSL", "broker certificate could not be verified, verify that ssl.ca.location is ...")
+    for properties, told in (
+        (secured.client_properties(), "certificate is not valid for '127.1'"),
+        (secured.client_properties() | {"ssl.ca.location": "/ca.pem"}, "ssl.ca.location is ..."),
+    ):
+        connection = Connection(address, properties)
+        connection.on_error(unverified)
+        assert told in unreached(connection, "")
 
 
 def test_parley_check_learns_at_once_that_its_login_is_refused(

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from parley.broker.config import listeners as _listeners
 from parley.broker.config.broker_keys import LISTENER_PREFIX, BrokerKeys, base_key
-from parley.broker.config.definition import Key, closest, parse_all
-from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.definition import Key, closest, parse_all, unknown_keys
+from parley.broker.config.errors import ConfigError, Problem, UnknownKey
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.retired import why_retired
 from parley.broker.config.store_keys import SESSION_TIMEOUTS, third_party_keys
@@ -71,7 +71,11 @@ class BrokerConfig(BrokerKeys):
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Return the configuration for the properties of a file. Raises ConfigError with every problem found."""
         unknown = [name for name in properties if base_key(name) is None]
-        return cls(properties, NOTHING, NOTHING, third_party_keys(unknown))
+        third_party = third_party_keys(unknown)
+        try:
+            return cls(properties, NOTHING, NOTHING, third_party)
+        except ConfigError as error:  # the broker does not start, so it will not warn about misspelled keys
+            raise ConfigError([*error.problems, *_misspelled(properties, third_party)]) from None
 
     def with_dynamic(self, cluster_default: Mapping[str, str], per_broker: Mapping[str, str]) -> BrokerConfig:
         """Return a copy of this configuration with new dynamic layers. Raises ConfigError.
@@ -179,6 +183,12 @@ def warning_about(name: str, keys: Mapping[str, Key[Any]]) -> str:
 
 def _warnings(given: Mapping[str, str], keys: Mapping[str, Key[Any]]) -> tuple[str, ...]:
     return tuple(warning for name in given if not is_about_providers(name) and (warning := warning_about(name, keys)))
+
+
+def _misspelled(given: Mapping[str, str], third_party_keys: Mapping[str, Key[Any]]) -> list[Problem]:
+    """Return a problem for each unknown key that resembles a known one."""
+    unknown = unknown_keys(given, {**BrokerKeys.KEYS, **third_party_keys})
+    return [each for each in unknown if isinstance(each, UnknownKey) and each.meant and base_key(each.key) is None]
 
 
 # --- Values that are derived from several keys ---

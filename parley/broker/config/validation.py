@@ -16,15 +16,11 @@ _MAP_BYTES_MIN = 1 << 20
 class Rule(NamedTuple):
     """A condition on a configuration. If it does not hold, ``key`` is reported, and ``allowed`` completes
     "it must be". ``allowed`` may contain attributes of ``config`` in braces.
-
-    A rule with ``across_listeners`` reads another listener's keys. It is not checked on the configuration of one
-    listener, in which the keys of that listener replace the ones that the other listeners inherit.
     """
 
     key: str
     holds: Callable[[BrokerKeys], bool]
     allowed: str
-    across_listeners: bool = False
 
 
 def _same_id(config: BrokerKeys) -> bool:
@@ -74,13 +70,26 @@ def _tls_keys_count(config: BrokerKeys, name: str, address: str) -> bool:
     return not own or is_of_another or address.startswith("https://")
 
 
-def _brokers_can_log_in(config: BrokerKeys) -> bool:
+def _login_problems(config: BrokerKeys) -> list[Problem]:
+    """Return a problem if the brokers cannot log in to each other, because the listener does not offer the
+    mechanism."""
     inter_broker = next((each for each in config.bound if each.name == config.inter_broker_listener), None)
     if inter_broker is None or not inter_broker.is_sasl:
-        return True
+        return []
     enabled = _of_listener(config, inter_broker.name, "sasl.enabled.mechanisms")
     mechanisms = split_list(enabled) if enabled else config.sasl_enabled_mechanisms
-    return config.sasl_mechanism_inter_broker_protocol in mechanisms
+    used = config.sasl_mechanism_inter_broker_protocol
+    if used in mechanisms:
+        return []
+    similar = next((each for each in mechanisms if _letters(each) == _letters(used)), "")
+    allowed = f"among the sasl.enabled.mechanisms of the inter-broker listener, which are {', '.join(mechanisms)}"
+    hint = f". Did you mean {used} by {similar}?" if similar else ""
+    return [Problem("sasl.mechanism.inter.broker.protocol", used, allowed + hint)]
+
+
+def _letters(mechanism: str) -> str:
+    """Return the letters and digits of a mechanism: two mechanisms may differ in a single one of them."""
+    return "".join(filter(str.isalnum, mechanism)).upper()
 
 
 def _between_bounds(name: str) -> tuple[Rule, Rule]:
@@ -216,25 +225,18 @@ RULES = (
     ),
     Rule("console.listener", _console_keys_count, "https://host:port if keys listener.name.console.ssl.* are set"),
     Rule("metrics.listener", _metrics_keys_count, "https://host:port if keys listener.name.metrics.ssl.* are set"),
-    Rule(
-        "sasl.mechanism.inter.broker.protocol",
-        _brokers_can_log_in,
-        "among the sasl.enabled.mechanisms of the inter-broker listener",
-        across_listeners=True,
-    ),
 )
 
 
 def problems_between(config: BrokerKeys, *, is_of_one_listener: bool) -> list[Problem]:
     """Return a problem for every rule that the configuration violates. Each value must already be valid individually.
 
-    Rules that compare listeners are not checked if the configuration ``is_of_one_listener``.
+    The logins between brokers are not checked if the configuration ``is_of_one_listener``: its keys replace the ones
+    that the inter-broker listener inherits.
     """
-    return [
-        Problem(rule.key, _value(config, rule.key), rule.allowed.format(config=config))
-        for rule in RULES
-        if not (is_of_one_listener and rule.across_listeners) and not rule.holds(config)
-    ]
+    broken = [rule for rule in RULES if not rule.holds(config)]
+    problems = [Problem(rule.key, _value(config, rule.key), rule.allowed.format(config=config)) for rule in broken]
+    return problems if is_of_one_listener else problems + _login_problems(config)
 
 
 def _value(config: BrokerKeys, name: str) -> str:

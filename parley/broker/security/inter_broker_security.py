@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 
 from parley.broker.config import BrokerConfig
+from parley.broker.config.broker_keys import LISTENER_PREFIX
 from parley.broker.config.errors import ConfigError, Problem
 from parley.configuration.file_changes import fingerprint_of
 from parley.configuration.tls import CRL_FILE
-from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity, client_security
+from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity, MissingJaas, client_security
 
 _log = logging.getLogger(__name__)
 
@@ -75,14 +76,26 @@ class InterBrokerSecurity:
 
 
 def _problem(config: BrokerConfig, error: ValueError) -> Problem:
-    """Return the setting to correct: the setting of the file that the error names, or else the inter-broker
-    listener."""
+    """Return the setting to correct: the JAAS entry if it is missing, the setting of the file that the error names, or
+    else the inter-broker listener."""
+    if isinstance(error, MissingJaas):
+        return _missing_login(config, error)
     for key, path in inter_broker_properties(config).items():
         if key in _FILES and path and path in str(error):
             return Problem(key, path, f"usable: {error}")
     return Problem(
         "inter.broker.listener.name", config.inter_broker_listener, f"a listener with valid settings. {error}"
     )
+
+
+def _missing_login(config: BrokerConfig, error: MissingJaas) -> Problem:
+    """Return the problem of a broker without a login for the other brokers. It names the keys that do not apply."""
+    listener, mechanism = config.inter_broker_listener.lower(), config.sasl_mechanism_inter_broker_protocol.lower()
+    needed = f"{LISTENER_PREFIX}{listener}.{mechanism}.sasl.jaas.config"
+    bound = tuple(f"{LISTENER_PREFIX}{each.name.lower()}." for each in config.bound)
+    unused = [key for key in config.given if key.endswith("sasl.jaas.config") and not key.startswith(bound)]
+    remark = f". {' and '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect" if unused else ""
+    return Problem(needed, "", f"set for the logins between brokers ({error}){remark}")
 
 
 def _stamps(properties: Mapping[str, str]) -> tuple[object, ...]:

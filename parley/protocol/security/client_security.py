@@ -29,6 +29,7 @@ __all__ = [
     "PLAINTEXT",
     "BadSecurity",
     "ClientSecurity",
+    "MissingJaas",
     "SecurityProperties",
     "client_security",
     "is_security_key",
@@ -44,6 +45,7 @@ _MODULES: Final = {
     "OAUTHBEARER": "OAuthBearerLoginModule",
     "GSSAPI": "Krb5LoginModule",
 }
+_DEFAULT_MECHANISM: Final = "GSSAPI"
 _KEYS: Final = ("security.protocol", "sasl.", "ssl.")
 _IGNORED: Final = frozenset({"ssl.protocol", "ssl.provider", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm"})
 _JAVA_ONLY: Final = ("ssl.engine.factory.class", "sasl.login.class", "sasl.client.callback.handler.class")
@@ -56,12 +58,18 @@ class BadSecurity(ValueError):
     no secret."""
 
 
+class MissingJaas(BadSecurity):
+    """A client must log in, but ``sasl.jaas.config`` is not set."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
     """The security settings with which a client opens each connection."""
 
     tls: ssl.SSLContext | None = None
     login: Login | None = None
+    trusted: str = ""
+    """The certificates that the client trusts, for messages: the setting that names them."""
 
     @property
     def protocol(self) -> str:
@@ -111,21 +119,30 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
         raise BadSecurity(f"{java_only[0]} names a Java class, which Parley cannot run; remove it")
     tls = tls_settings(properties).client_context() if protocol in ("SSL", "SASL_SSL") else None
     login = login_of(properties) if protocol.startswith("SASL") else None
-    return ClientSecurity(tls, login)
+    return ClientSecurity(tls, login, "" if tls is None else _trusted(properties))
+
+
+def _trusted(properties: Mapping[str, str]) -> str:
+    if location := properties.get("ssl.truststore.location"):
+        return f"the certificates in ssl.truststore.location={location}"
+    if properties.get("ssl.truststore.certificates"):
+        return "the certificates in ssl.truststore.certificates"
+    return "the authorities of the operating system, because ssl.truststore.location is not set"
 
 
 def login_of(properties: Mapping[str, str]) -> Login:
     """Return the login for ``sasl.mechanism`` and ``sasl.jaas.config``. Blocks. Raises the ValueErrors of
     ``client_security``."""
-    mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
+    mechanism = properties.get("sasl.mechanism", _DEFAULT_MECHANISM).strip()
     line = properties.get("sasl.jaas.config")
     if mechanism not in _MODULES:
         raise BadSecurity(f"sasl.mechanism={mechanism} is not supported. Supported: {', '.join(_MODULES)}")
     if not line:
-        raise BadSecurity(f"sasl.mechanism={mechanism} needs sasl.jaas.config with the {_MODULES[mechanism]}")
+        raise MissingJaas(f"{_chosen(properties, mechanism)} needs sasl.jaas.config with the {_MODULES[mechanism]}")
     module = single_login_module(line)
     if module.name != _MODULES[mechanism]:
-        raise BadSecurity(f"sasl.mechanism={mechanism} needs the {_MODULES[mechanism]}, not the {module.name}")
+        needed = _MODULES[mechanism]
+        raise BadSecurity(f"{_chosen(properties, mechanism)} needs the {needed}, not the {module.name}")
     if mechanism == "PLAIN":
         return PlainLogin(module.option("username"), module.option("password"))
     if mechanism in HASHES:
@@ -136,6 +153,18 @@ def login_of(properties: Mapping[str, str]) -> Login:
 
         return GssapiLogin.of(module, properties.get("sasl.kerberos.service.name", "").strip())
     return BearerLogin(_tokens(module, properties))
+
+
+def _chosen(properties: Mapping[str, str], mechanism: str) -> str:
+    """Return the setting that chooses the mechanism. A user did not write the default and may have misspelled the
+    key."""
+    if "sasl.mechanism" in properties:
+        return f"sasl.mechanism={mechanism}"
+    from difflib import get_close_matches  # needed for mistakes only
+
+    similar = get_close_matches("sasl.mechanism", list(properties), n=1, cutoff=0.8)
+    meant = f" (did you mean it by {similar[0]}?)" if similar else ""
+    return f"sasl.mechanism is not set{meant}, and its default {mechanism}"
 
 
 # --- OAUTHBEARER ---

@@ -18,7 +18,7 @@ from parley.protocol.link import MAYBE_TLS
 from parley.protocol.schema import Request
 from parley.protocol.security.client_security import client_security, is_security_key
 from parley.protocol.topic_partition import TopicPartition
-from parley.tools.cli.common_options import client_properties, security_of, warn_ignored
+from parley.tools.cli.common_options import client_properties, is_misspelled, security_of, warn_ignored
 from parley.tools.cli.invocation import CommandError, sentence
 
 T = TypeVar("T")
@@ -49,11 +49,17 @@ def on_cluster(
 ) -> T:
     """Connect, run ``work`` with the client, disconnect. Raises ``CommandError`` for every failure.
 
-    ``command_config`` is a properties file or its content.
+    ``command_config`` is a properties file, or its content. If it is the content, misspelled security settings are not
+    mentioned: librdkafka's client, which has other such settings, has warned about its own.
     """
-    properties = dict(command_config) if isinstance(command_config, Mapping) else client_properties(command_config)
+    if isinstance(command_config, Mapping):
+        properties = dict(command_config)
+        ignored = [name for name in properties if not is_security_key(name)]
+    else:
+        properties = client_properties(command_config)
+        ignored = [name for name in properties if not is_security_key(name) or is_misspelled(name)]
+    warn_ignored(name for name in ignored if name not in _USED_PROPERTIES)
     security = security_of(properties, "--command-config")
-    warn_ignored(name for name in properties if name not in _USED_PROPERTIES and not is_security_key(name))
     wait_ms = properties.get("request.timeout.ms", str(timeout_ms))
     if not wait_ms.isdecimal() or not int(wait_ms):
         raise CommandError(f"request.timeout.ms must be a number of milliseconds above 0, not '{wait_ms}'.")

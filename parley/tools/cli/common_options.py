@@ -149,8 +149,22 @@ def warn_ignored(names: Iterable[str], kind: str = "client settings") -> None:
         print(f"Warning: these {kind} have no effect here: {shown}.", file=sys.stderr)
 
 
+def is_misspelled(name: str) -> bool:
+    """Return True if neither Kafka's clients nor its brokers have such a setting, but the clients have a similar
+    one."""
+    if name in CLIENT_SETTINGS:
+        return False
+    from parley.broker.config.broker_keys import BrokerKeys  # slow to import, and needed for rare settings only
+
+    return name not in BrokerKeys.KEYS and bool(_meant(name))
+
+
 def _with_suggestion(name: str) -> str:
+    meant = _meant(name)
+    return f"{name} (did you mean {meant[0]}?)" if meant else name
+
+
+def _meant(name: str) -> list[str]:
     from difflib import get_close_matches  # slow to import, and needed for mistakes only
 
-    meant = [] if name in CLIENT_SETTINGS else get_close_matches(name, CLIENT_SETTINGS, n=1, cutoff=0.8)
-    return f"{name} (did you mean {meant[0]}?)" if meant else name
+    return [] if name in CLIENT_SETTINGS else get_close_matches(name, CLIENT_SETTINGS, n=1, cutoff=0.8)

@@ -271,6 +271,8 @@ def unreached(connection: Connection, reason: str) -> str:
 
     bootstrap = connection.bootstrap
     if connection.refusal:
+        if _is_unverified(connection) and (refusal := asyncio.run(why_refused(bootstrap, connection.security))):
+            return refusal
         return (
             f"{bootstrap} rejects this client. Correct the security settings in the client's properties file. "
             f"({connection.refusal})"
@@ -278,3 +280,10 @@ def unreached(connection: Connection, reason: str) -> str:
     if not connection.is_refused and (refusal := asyncio.run(why_refused(bootstrap, connection.security))):
         return refusal
     return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({reason})"
+
+
+def _is_unverified(connection: Connection) -> bool:
+    """Return True if librdkafka does not accept a broker's certificate, and Parley's client, which says why, trusts the
+    same certificates."""
+    uses_own_names = any(name.startswith("ssl.ca.") for name in connection.security)
+    return "certificate could not be verified" in connection.refusal and not uses_own_names

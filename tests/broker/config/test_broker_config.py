@@ -206,6 +206,23 @@ def test_values_that_contradict_each_other(given: dict[str, str], key: str) -> N
     assert key in {problem.key for problem in refused.value.problems}
 
 
+def test_a_refused_configuration_names_misspelled_keys() -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.from_properties({"num.partitions": "x", "ssl.keystore.locaton": "marked", "wholly.unknown": "y"})
+    assert str(refused.value).splitlines()[1:] == [
+        "ssl.keystore.locaton is not a configuration key: did you mean ssl.keystore.location?"
+    ]
+
+
+def test_a_misspelled_mechanism_is_named() -> None:
+    listener = {"listeners": "SASL_PLAINTEXT://:9093", "security.inter.broker.protocol": "SASL_PLAINTEXT"}
+    used = {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512", "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA512"}
+    with pytest.raises(ConfigError, match=r"are PLAIN, SCRAM-SHA512. Did you mean SCRAM-SHA-512 by SCRAM-SHA512\?"):
+        BrokerConfig.from_properties(listener | used)
+    with pytest.raises(ConfigError, match=r"are SCRAM-SHA-256$"):
+        BrokerConfig.from_properties(listener | used | {"sasl.enabled.mechanisms": "SCRAM-SHA-256"})
+
+
 def test_limits_that_are_off_satisfy_the_rules() -> None:
     assert config(connections_max_idle_ms="-1").connections_max_idle_ms == -1
     assert config(max_connections_per_ip="0", max_connections_per_ip_overrides="a:1").max_connections_per_ip == 0

@@ -35,6 +35,24 @@ async def test_brokers_replicate_and_forward(tmp_path: Path, protocol: str) -> N
         assert await end_offset(client, "t", node=leader) == 2
 
 
+@pytest.mark.parametrize("unused", ["sasl.jaas.config", "listener.name.saslplaintext.scram-sha-512.sasl.jaas.config"])
+def test_a_login_between_brokers_under_another_key_is_recognized(unused: str) -> None:
+    settings = {
+        "listeners": "SASL_PLAINTEXT://:9092",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        unused: 'ScramLoginModule required username="a" password="marked";',
+    }
+    with pytest.raises(ConfigError) as refused:
+        InterBrokerSecurity(lambda: BrokerConfig.from_properties(settings))
+    assert str(refused.value) == (
+        "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config is empty: it must be set for the logins between "
+        "brokers (sasl.mechanism=SCRAM-SHA-512 needs sasl.jaas.config with the ScramLoginModule). "
+        f"{unused} has no effect"
+    )
+
+
 OPEN = {"listeners": "PLAINTEXT://127.0.0.1:0", "inter.broker.listener.name": "PLAINTEXT"}
 BOTH = {"listeners": "PLAINTEXT://127.0.0.1:0,SECURE://127.0.0.1:0", "inter.broker.listener.name": "PLAINTEXT"}
 MOVED = BOTH | {"inter.broker.listener.name": "SECURE"}

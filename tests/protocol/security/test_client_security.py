@@ -75,7 +75,18 @@ async def test_a_token_in_a_file(tmp_path: Path) -> None:
     ("properties", "reason"),
     [
         ({"security.protocol": "TLS"}, "expected one of PLAINTEXT"),
-        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism=GSSAPI needs sasl.jaas.config with the Krb5LoginModule"),
+        (
+            {"security.protocol": "SASL_SSL"},
+            "sasl.mechanism is not set, and its default GSSAPI needs sasl.jaas.config with the Krb5LoginModule",
+        ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanisim": "PLAIN",
+                "sasl.jaas.config": 'PlainLoginModule required password="marked";',
+            },
+            r"not set \(did you mean it by sasl.mechanisim\?\), and its default GSSAPI needs the Krb5LoginModule, not",
+        ),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OTHER"}, "sasl.mechanism=OTHER is not supported"),
         (sasl("GSSAPI", "Krb5LoginModule required useTicketCache=true;"), "the first part of the brokers' principals"),
         (

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from parley.broker.config import ConfigError, Problem
+from parley.broker.config.definition import closest
 from parley.broker.security.sasl.mechanism import MakeMechanism, MechanismSetup
 
 GROUP = "parley.sasl_mechanisms"
@@ -28,8 +29,10 @@ def maker(name: str) -> MakeMechanism:
     """Return the function that creates a mechanism. Raises ConfigError if the mechanism does not exist."""
     target = BUILT_IN.get(name) or _third_party().get(name)
     if target is None:
-        known = ", ".join(sorted({*BUILT_IN, *_third_party()}))
-        raise ConfigError([Problem("sasl.enabled.mechanisms", name, f"among {known}")])
+        known = sorted({*BUILT_IN, *_third_party()})
+        meant = closest(name, known)
+        hint = f": did you mean {meant}?" if meant else ""
+        raise ConfigError([Problem("sasl.enabled.mechanisms", name, f"among {', '.join(known)}{hint}")])
     module, _, attribute = target.partition(":")
     try:
         made: MakeMechanism = getattr(import_module(module), attribute)
