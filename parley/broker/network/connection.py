@@ -470,14 +470,17 @@ class Connection(asyncio.BufferedProtocol):
     def _work(self, pending: PendingResponse, work: Awaitable[MaybeResponse], reserved: int) -> None:
         """Run a coroutine handler as a task."""
         dispatcher, load = self._owner.dispatcher, self._owner.load
-        load.begin()
+        is_counted = not pending.context.needs_place
+        if is_counted:
+            load.begin()
         name = f"{dispatcher.routes[pending.context.api_key].name} from {self._client.client_host}"
         task = self._owner.tasks.start(dispatcher.work(pending.context, work), name=name)
 
         def done(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and isinstance(work, Coroutine):
                 work.close()  # a task that never started has not awaited the coroutine
-            load.end()
+            if is_counted:
+                load.end()
             self._release(reserved)
             self._done(pending, task)
 

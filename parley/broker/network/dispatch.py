@@ -25,6 +25,8 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.clients import RequestMetrics
 from parley.broker.network.division import Divided, Division, divided, handled_in_parts
+from parley.broker.network.large_requests import LargeRequests, Place
+from parley.broker.network.peers import is_broker
 from parley.broker.network.request_context import (
     ConnectedClient,
     Disconnect,
@@ -39,6 +41,7 @@ from parley.broker.network.sending import Part
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.broker.runtime.timed_steps import TimedSteps
 from parley.broker.security.sasl.login import Login, LoginState
+from parley.broker.security.session import ClientSession
 from parley.protocol.codec import decode_from, encode, response_frame
 from parley.protocol.connection import RequestHeader, parse_request_header
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
@@ -103,6 +106,7 @@ class Route:
         "min_version",
         "name",
         "on_loop_max",
+        "only_reads",
         "request",
         "response",
     )
@@ -113,6 +117,7 @@ class Route:
         self.name = api.name
         self.handler = handler
         self.divisions = divisions
+        self.only_reads = bool(divisions) and all(each.only_reads for each in divisions)
         self.on_loop_max = DIVISIBLE_ELEMENTS_MAX if divisions else ON_LOOP_ELEMENTS_MAX
         self.request: type[Request] = api.request
         self.response: type[Response] = api.response
@@ -134,8 +139,12 @@ class Dispatcher:
         throttling: Throttling = UNLIMITED,
         threads: Threads = LOOP_THREADS,
         divisions: Mapping[int, tuple[Division, ...]] = MappingProxyType({}),
+        is_broker: Callable[[ClientSession], bool] = lambda session: True,
     ) -> None:
-        """``divisions`` contains, by API key, the ways in which large requests can be divided."""
+        """``divisions`` contains, by API key, the ways in which large requests can be divided.
+
+        ``is_broker`` checks clients that identify themselves as brokers: their large requests need no place.
+        """
         self.routes = {
             api_key: Route(api_key, handler, divisions.get(api_key, ())) for api_key, handler in sorted(routes.items())
         }
@@ -147,6 +156,8 @@ class Dispatcher:
         wait. None means all APIs."""
         self._failures = FailureLog(_log)
         self._in_making = ResponsesInMaking()
+        self._large_requests = LargeRequests()
+        self._is_broker = is_broker
 
     def serve_only(self, api_keys: Iterable[int]) -> None:
         """Serve only the requests of these APIs. Connections keep all other requests until ``serve_all``."""
@@ -193,7 +204,11 @@ class Dispatcher:
             try:
                 request, _ = decode_from(route.request, version, frame, header.body_offset, route.on_loop_max)
             except TooManyElements:
-                return context, self._handle_many(context, route, frame, header.body_offset)
+                context.has_many_elements = True
+                if is_broker(context.client_id) and self._is_broker(context.session):
+                    return context, self._handle_many(context, route, frame, header.body_offset, None)
+                context.needs_place = True
+                return context, self._handle_in_place(context, route, frame, header.body_offset)
         except Disconnect:
             raise
         except Exception as error:
@@ -226,10 +241,22 @@ class Dispatcher:
         self._failures.report("a request could not be decoded", error, received_at, peer=client.client_host)
         return Disconnect("the request could not be decoded")
 
-    async def _handle_many(self, context: RequestContext, route: Route, frame: memoryview, body_offset: int) -> Any:
+    async def _handle_in_place(self, context: RequestContext, route: Route, frame: memoryview, body_offset: int) -> Any:
+        """Handle a request with many elements when it has a place. If its client has disconnected by then, a request
+        that only reads is dropped."""
+        place = await self._large_requests.begin(context.session, len(frame))
+        try:
+            if context.client.has_disconnected and route.only_reads:
+                return None
+            return await self._handle_many(context, route, frame, body_offset, place)
+        finally:
+            place.end()
+
+    async def _handle_many(
+        self, context: RequestContext, route: Route, frame: memoryview, body_offset: int, place: Place | None
+    ) -> Any:
         """Decode a request with many elements in a thread, then call its handler, once for each part if the request is
         divided."""
-        context.has_many_elements = True
         began = self.monotonic()
         try:
             request, parts = await self._in_thread(
@@ -240,7 +267,7 @@ class Dispatcher:
         if parts is not None:
             self._begun(context, len(frame), began)
             size_of = partial(self._size_of, context)
-            return await handled_in_parts(context, route.handler, parts, self._in_making, size_of)
+            return await handled_in_parts(context, route.handler, parts, self._in_making, size_of, place)
         try:
             response = route.handler(context, request)
         finally:

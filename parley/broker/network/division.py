@@ -18,6 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from parley.broker.network.large_requests import Place
 from parley.broker.network.responses_in_making import ResponseInMaking, ResponsesInMaking
 from parley.broker.runtime.steps import Steps, in_turns
 from parley.broker.runtime.turns import next_turn
@@ -227,9 +228,10 @@ async def handled_in_parts(
     request: Divided,
     making: ResponsesInMaking,
     size_of: Callable[[Response], Awaitable[int]],
+    place: Place | None = None,
 ) -> Response | None:
     """Handle the parts of a request one after another, each in its own turn of the event loop. Returns the joined
-    response.
+    response. Ends the request's ``place``, if it has one, when it only waits for events.
 
     A part waits while other responses in ``making`` hold too much memory; ``size_of`` measures what the part adds. A
     response that waits for an event does not delay the next parts. If a part's response reports an error of the whole
@@ -241,7 +243,7 @@ async def handled_in_parts(
         handler = partial(_refused, request.division, refusal)
     response = making.begin(len(request.parts))
     try:
-        return await _joined_response(context, handler, request, making, response, size_of)
+        return await _joined_response(context, handler, request, making, response, size_of, place)
     finally:
         making.end(response)
 
@@ -253,6 +255,7 @@ async def _joined_response(
     making: ResponsesInMaking,
     in_making: ResponseInMaking,
     size_of: Callable[[Response], Awaitable[int]],
+    place: Place | None,
 ) -> Response | None:
     joined = JoinedResponse(request.division.response)
     waiting: list[asyncio.Future[Any]] = []
@@ -273,6 +276,8 @@ async def _joined_response(
             else:
                 making.part_made(in_making, await size_of(response))
                 joined.add(response)
+        if place is not None:
+            place.end()
         for future in waiting:
             joined.add(await future)
             await next_turn()

@@ -51,6 +51,7 @@ class RequestContext:
         "correlation_id",
         "has_many_elements",
         "is_from_follower",
+        "needs_place",
         "received_at",
         "size_bytes",
     )
@@ -79,6 +80,8 @@ class RequestContext:
         self.has_many_elements = False
         """True if a thread decoded the request, or if a coroutine handler has set it because the response is large. A
         thread then encodes the response."""
+        self.needs_place = False
+        """True if the request waits for a place among the large requests (``LargeRequests``)."""
         self.is_from_follower = False
         """True for a follower's fetch. The handler sets it."""
         self.charge: Any = None

@@ -83,6 +83,7 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
         throttling=parts.quotas,
         threads=environment.threads,
         divisions=divisions(parts.config, parts.metadata, parts.authorization),
+        is_broker=parts.authorization.is_broker,
     )
     dispatcher.serve_only(SERVED_FIRST)
     reload = SecurityReload(tuple(security.values()), parts.config, environment.threads.upkeep)

@@ -1,0 +1,131 @@
+"""Places for large requests: those with so many elements that a thread decodes them.
+
+Rules:
+
+1. ``PLACES`` large requests are in progress at the same time, ``PLACES_OF_A_CLIENT`` of them by the same client. A
+   client is a user, or a host if the user is unknown.
+2. A request without a place waits as bytes. Decoded, it would take up to forty times the memory.
+3. The next place goes to the client that has waited longest since it got a place, and to the oldest request of this
+   client. So a client with many large requests delays its own, and those of the others hardly.
+4. The waiting requests of a client take at most ``WAITING_BYTES_MAX``. Further ones are refused.
+5. A request that only waits for an event gives its place back.
+6. ``Load`` does not count large requests, because those of one client could keep all other requests from beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Hashable
+from typing import Final
+
+from parley.broker.network.request_context import Disconnect
+from parley.broker.security.session import ClientSession
+from parley.light_dataclasses import dataclass
+
+PLACES: Final = 8
+PLACES_OF_A_CLIENT: Final = 2
+"""The second request is decoded while the parts of the first take their turns on the event loop."""
+WAITING_BYTES_MAX: Final = 64 << 20
+
+
+class Place:
+    """The right to be in progress. Call ``end`` when the request has been handled, or only waits for an event."""
+
+    def __init__(self, requests: LargeRequests, client: Hashable) -> None:
+        self._requests = requests
+        self._client = client
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Give the place to another request. Idempotent."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._requests.ended(self._client)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    size_bytes: int
+    admitted: asyncio.Future[None]
+
+
+class _Queue:
+    """The waiting requests of one client, the oldest first."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._requests: deque[_Waiting] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def add(self, waiting: _Waiting) -> None:
+        self.size_bytes += waiting.size_bytes
+        self._requests.append(waiting)
+
+    def remove(self, waiting: _Waiting) -> None:
+        self.size_bytes -= waiting.size_bytes
+        self._requests.remove(waiting)
+
+    def next(self) -> _Waiting:
+        return self._requests[0]
+
+
+class LargeRequests:
+    """The large requests of all connections of a broker."""
+
+    def __init__(self) -> None:
+        self._in_progress: Counter[Hashable] = Counter()
+        self._waiting: dict[Hashable, _Queue] = {}  # the client whose turn is next is first
+
+    async def begin(self, session: ClientSession, size_bytes: int) -> Place:
+        """Wait for a place. Raises Disconnect if the waiting requests of the client already take too much memory."""
+        client: Hashable = session.host if session.is_anonymous else session.principal
+        if client in self._waiting or not self._has_place(client):
+            await self._wait(client, size_bytes)
+        else:
+            self._in_progress[client] += 1
+        return Place(self, client)
+
+    def ended(self, client: Hashable) -> None:
+        """Give the place of a client's request to the next request."""
+        self._in_progress[client] -= 1
+        if not self._in_progress[client]:
+            del self._in_progress[client]
+        self._admit()
+
+    def _has_place(self, client: Hashable) -> bool:
+        return self._in_progress.total() < PLACES and self._in_progress[client] < PLACES_OF_A_CLIENT
+
+    async def _wait(self, client: Hashable, size_bytes: int) -> None:
+        queue = self._waiting.setdefault(client, _Queue())
+        if queue and queue.size_bytes + size_bytes > WAITING_BYTES_MAX:
+            raise Disconnect("too many large requests of this client wait already")
+        waiting = _Waiting(size_bytes, asyncio.get_running_loop().create_future())
+        queue.add(waiting)
+        try:
+            await waiting.admitted
+        except asyncio.CancelledError:
+            if waiting.admitted.cancelled():
+                queue.remove(waiting)
+                if not queue:
+                    del self._waiting[client]
+            else:
+                self.ended(client)
+            raise
+
+    def _admit(self) -> None:
+        for client in list(self._waiting):
+            if self._in_progress.total() >= PLACES:
+                return
+            queue = self._waiting[client]
+            waiting = queue.next()
+            if self._in_progress[client] >= PLACES_OF_A_CLIENT or waiting.admitted.cancelled():
+                continue  # a cancelled request is about to leave
+            queue.remove(waiting)
+            self._in_progress[client] += 1
+            waiting.admitted.set_result(None)
+            del self._waiting[client]
+            if queue:
+                self._waiting[client] = queue  # its next turn comes after those of the others
