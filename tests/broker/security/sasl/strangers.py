@@ -30,14 +30,11 @@ PASSWORD = "a password that no example contains"
 
 
 class _Keys:
-    def are_fresh(self, key_id: str | None) -> bool:
-        return True
+    def renew(self, key_id: str | None) -> None:
+        """They are always fresh."""
 
     def find(self, key_id: str | None) -> list[dict[str, Any]]:
         return [jwk("rsa")]
-
-    async def refresh(self, key_id: str | None) -> None:
-        """Do nothing: nothing changes."""
 
 
 @cache

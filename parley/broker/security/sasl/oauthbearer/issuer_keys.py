@@ -1,9 +1,12 @@
 """The public keys of a token issuer (JWKS): from a file, which is read again when it changes, or from an https address.
 
-The first login that needs new keys from an address fetches them in a thread. New keys are needed when the keys are
+A login that needs new keys from an address starts to fetch them in a thread. New keys are needed when the keys are
 older than ``sasl.oauthbearer.jwks.endpoint.refresh.ms``, or when a token names an unknown key. The latter causes at
 most one fetch per ``UNKNOWN_KEY_S``, so that clients cannot make the broker flood the issuer. If the issuer does not
 respond, the broker keeps the old keys.
+
+A login whose key is known does not wait for the fetch, so an issuer that is slow or unreachable does not keep its users
+out. The exception is the first login for a long time: it waits, because its key may have been withdrawn meanwhile.
 """
 
 from __future__ import annotations
@@ -12,14 +15,18 @@ import asyncio
 import json
 import logging
 import os
+import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
+from threading import Thread, Timer
 from time import monotonic
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from parley.broker.config import ConfigError, Problem
 from parley.broker.security.sasl.mechanism import MechanismSetup
@@ -41,14 +48,14 @@ Jwk = Mapping[str, Any]
 class IssuerKeys(Protocol):
     """The currently known keys of an issuer."""
 
-    def are_fresh(self, key_id: str | None) -> bool:
-        """Return True if no ``refresh`` is needed before ``find``."""
+    def renew(self, key_id: str | None) -> Awaitable[None] | None:
+        """Start to read or fetch the keys again if they may have changed.
+
+        Returns what a login must await before ``find``, which does not raise, or None if it need not wait.
+        """
 
     def find(self, key_id: str | None) -> Sequence[Jwk]:
         """Return the keys with this id, or all keys if the token does not name a key."""
-
-    async def refresh(self, key_id: str | None) -> None:
-        """Read or fetch the keys again if they may have changed. Does not raise."""
 
 
 def _parsed(text: bytes) -> list[Jwk]:
@@ -80,13 +87,10 @@ class KeyFile:
             self._keys = _parsed(self._path.read_bytes())
             self._seen = found.st_mtime_ns, found.st_size
 
-    def are_fresh(self, key_id: str | None) -> bool:
-        return False
-
     def find(self, key_id: str | None) -> Sequence[Jwk]:
         return _with_id(self._keys, key_id)
 
-    async def refresh(self, key_id: str | None) -> None:
+    async def renew(self, key_id: str | None) -> None:
         try:
             await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -106,7 +110,7 @@ class FetchedKeys:
         backoff_max_s: float,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``fetch`` blocks, and raises OSError or HTTPException if the keys cannot be fetched."""
+        """``fetch`` blocks for a limited time, and raises OSError or HTTPException if the keys cannot be fetched."""
         self._url = url
         self._fetch = fetch
         self._refresh_s = refresh_s
@@ -116,32 +120,57 @@ class FetchedKeys:
         self._keys: Sequence[Jwk] = ()
         self._due_at = -float("inf")
         self._unknown_at = -float("inf")
-        self._one = asyncio.Lock()
+        self._renewal: asyncio.Future[None] | None = None
+        """The fetch in progress."""
 
-    def are_fresh(self, key_id: str | None) -> bool:
+    def renew(self, key_id: str | None) -> Awaitable[None] | None:
         now = self._clock()
-        is_known = bool(_with_id(self._keys, key_id))
-        return now < self._due_at and (is_known or now < self._unknown_at)
+        is_known = bool(self.find(key_id))
+        if self._renewal is None and (now >= self._due_at or (not is_known and now >= self._unknown_at)):
+            self._unknown_at = now + UNKNOWN_KEY_S
+            self._begin()
+        # Without a login for another interval nothing has fetched the keys. A failed fetch moves ``_due_at``, so logins
+        # do not wait while the issuer is unreachable.
+        may_be_withdrawn = now >= self._due_at + self._refresh_s
+        if self._renewal is None or (is_known and not may_be_withdrawn):
+            return None
+        return asyncio.shield(self._renewal)  # other logins wait for it, too
 
     def find(self, key_id: str | None) -> Sequence[Jwk]:
         return _with_id(self._keys, key_id)
 
-    async def refresh(self, key_id: str | None) -> None:
-        async with self._one:
-            if not self.are_fresh(key_id):  # another login may have fetched them in the meantime
-                self._unknown_at = self._clock() + UNKNOWN_KEY_S
-                await self._get()
-
-    async def _get(self) -> None:
+    def _begin(self) -> None:
+        """Fetch the keys in a daemon thread. A pool's thread would delay the end of the process until the issuer has
+        responded."""
+        loop = asyncio.get_running_loop()
+        thread = Thread(target=self._get, args=(loop,), name="issuer keys", daemon=True)
+        self._renewal = loop.create_future()
         try:
-            self._keys = _parsed(await asyncio.to_thread(self._fetch))
-        except (OSError, HTTPException, ValueError, RecursionError) as error:
-            _log.error("the keys that verify tokens cannot be fetched", extra=_facts(self._url, error))
+            thread.start()
+        except RuntimeError as error:  # the limit of threads
+            self._settle(error)
+
+    def _get(self, loop: asyncio.AbstractEventLoop) -> None:
+        outcome: Sequence[Jwk] | Exception
+        try:
+            outcome = _parsed(self._fetch())
+        except Exception as error:
+            outcome = error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._settle, outcome)
+
+    def _settle(self, outcome: Sequence[Jwk] | Exception) -> None:
+        if isinstance(outcome, Exception):
+            _log.error("the keys that verify tokens cannot be fetched", extra=_facts(self._url, outcome))
             self._due_at = self._unknown_at = self._clock() + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, self._backoff_max_s)
         else:
+            self._keys = outcome
             self._due_at = self._clock() + self._refresh_s
             self._backoff_s = self._first_backoff_s
+        if self._renewal is not None:
+            self._renewal.set_result(None)
+            self._renewal = None
 
 
 def _facts(url: str, error: Exception) -> dict[str, str]:
@@ -196,9 +225,88 @@ class _NoRedirects(HTTPRedirectHandler):
         """Refuse the redirect."""
 
 
+class _Deadline:
+    """Ends a download after some time, by shutting its connections down.
+
+    The timeout of a socket applies to each read, so an issuer that sends a byte a second would never exceed it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._connected: list[socket.socket] = []
+        self._is_over = False
+        self._timer = Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def watch(self, connected: socket.socket) -> None:
+        """Include a connection. TLS replaces its socket later, but not the duplicate that is kept here."""
+        self._connected.append(connected.dup())
+        if self._is_over:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        for each in self._connected:
+            with suppress(OSError):  # it has already ended
+                each.shutdown(socket.SHUT_RDWR)
+
+    def __exit__(self, *_: object) -> None:
+        """Raises TimeoutError if the time was over, whatever the connection's end has caused."""
+        self._timer.cancel()
+        self._timer.join()
+        for each in self._connected:
+            each.close()
+        if self._is_over:
+            raise TimeoutError(f"no complete response within {self._seconds:g} s") from None
+
+
+class _Connection(HTTPConnection):
+    """A connection that a ``_Deadline`` watches, from before its TLS handshake."""
+
+    deadline: _Deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self.deadline.watch(self.sock)
+
+
+class _TlsConnection(HTTPSConnection, _Connection):
+    """Connects with ``_Connection.connect``, then begins TLS."""
+
+
+def _watched(kind: type[_Connection], deadline: _Deadline, host: str, **more: Any) -> _Connection:
+    connection = kind(host, **more)
+    connection.deadline = deadline
+    return connection
+
+
+class _Http(HTTPHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(partial(_watched, _Connection, self._deadline), req)
+
+
+class _Https(HTTPSHandler):
+    def __init__(self, deadline: _Deadline, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._deadline, self._tls = deadline, context
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(partial(_watched, _TlsConnection, self._deadline, context=self._tls), req)
+
+
 def _download(url: str, context: ssl.SSLContext | None, timeout_s: float) -> bytes:
-    opener = build_opener(_NoRedirects, *([HTTPSHandler(context=context)] if context else []))
-    with opener.open(Request(url, headers={"Accept": "application/json"}), timeout=timeout_s) as response:
+    """Return the document. Raises OSError, HTTPException, or ValueError if it is too long."""
+    deadline = _Deadline(timeout_s)
+    opener = build_opener(_NoRedirects, _Http(deadline), *([_Https(deadline, context)] if context else []))
+    request = Request(url, headers={"Accept": "application/json"})
+    with deadline, opener.open(request, timeout=timeout_s) as response:
         body: bytes = response.read(_BYTES_MAX + 1)
     if len(body) > _BYTES_MAX:
         raise ValueError(f"more than {_BYTES_MAX} bytes")

@@ -58,12 +58,15 @@ class SignedVerifier:
             raise TokenRefused("the header of the token is malformed")
         if not any(algorithm in fitting for fitting in _ALGORITHMS.values()):
             raise TokenRefused("the token is signed with an algorithm that is not accepted")
-        if self._keys.are_fresh(key_id):
+        renewal = self._keys.renew(key_id)
+        if renewal is None:
             return self._verified(token, algorithm, self._keys.find(key_id))
-        return self._verify_later(token, algorithm, key_id)
+        return self._verify_later(token, algorithm, key_id, renewal)
 
-    async def _verify_later(self, token: str, algorithm: str, key_id: str | None) -> VerifiedToken:
-        await self._keys.refresh(key_id)
+    async def _verify_later(
+        self, token: str, algorithm: str, key_id: str | None, renewal: Awaitable[None]
+    ) -> VerifiedToken:
+        await renewal
         return self._verified(token, algorithm, self._keys.find(key_id))
 
     def _verified(self, token: str, algorithm: str, keys: Sequence[Mapping[str, Any]]) -> VerifiedToken:

@@ -6,12 +6,16 @@ import asyncio
 import hmac
 import inspect
 import json
+import ssl
+import threading
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http.client import BadStatusLine
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.error import URLError
 
@@ -19,13 +23,14 @@ import pytest
 
 from parley.broker.config import ConfigError
 from parley.broker.security.principal import user
-from parley.broker.security.sasl.mechanism import Exchange, LoginRefused, Reply
+from parley.broker.security.sasl.mechanism import Exchange, LoginRefused, Mechanism, Reply
 from parley.broker.security.sasl.oauthbearer.issuer_keys import UNKNOWN_KEY_S, FetchedKeys
 from parley.broker.security.sasl.oauthbearer.mechanism import BearerExchange
 from parley.broker.security.sasl.oauthbearer.signed_tokens import Expected, SignedVerifier
 from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken
 from tests.broker.security.sasl.credentials import WALL_MS, mechanism
 from tests.broker.security.sasl.tokens import ISSUER, claims, jwk, jwks, message, signed
+from tests.support.certificates import Authority
 
 INVALID = b'{"status":"invalid_token"}'
 
@@ -36,14 +41,11 @@ class Keys:
     def __init__(self, *kids: str, **more: str) -> None:
         self._keys = [jwk(kid, **more) for kid in kids]
 
-    def are_fresh(self, key_id: str | None) -> bool:
-        return True
+    def renew(self, key_id: str | None) -> None:
+        """They are always fresh."""
 
     def find(self, key_id: str | None) -> list[dict[str, Any]]:
         return [key for key in self._keys if key_id in (None, key["kid"])]
-
-    async def refresh(self, key_id: str | None) -> None:
-        raise AssertionError("they are fresh")
 
 
 EXPECTED = Expected(audiences=("other", "kafka"), issuer=ISSUER)
@@ -236,6 +238,8 @@ class Issuer:
         self.fetches = 0
         self.now = 0.0
         self.is_down = False
+        self.may_respond = Event()
+        self.may_respond.set()
         self.error: Exception = URLError("down")
         self.keys = FetchedKeys(
             "https://issuer", self._fetch, refresh_s=3600, backoff_s=1, backoff_max_s=4, clock=lambda: self.now
@@ -243,12 +247,17 @@ class Issuer:
 
     def _fetch(self) -> bytes:
         self.fetches += 1
+        assert self.may_respond.wait(10)
         if self.is_down:
             raise self.error
         return jwks(*self.kids)
 
     async def accepts(self, token: str) -> bool:
         return await accepted(BearerExchange(SignedVerifier(self.keys, EXPECTED)), token)
+
+    async def fetched(self) -> None:
+        """Wait for the fetch in progress: a login with an unknown key does, too."""
+        await (self.keys.renew("never published") or asyncio.sleep(0))
 
 
 async def test_keys_are_fetched_once_for_many_logins() -> None:
@@ -259,7 +268,102 @@ async def test_keys_are_fetched_once_for_many_logins() -> None:
     assert issuer.fetches == 1
     issuer.now = 3601
     assert await issuer.accepts(signed())
+    await issuer.fetched()
     assert issuer.fetches == 2
+
+
+async def test_a_login_with_a_known_key_does_not_wait_for_a_slow_issuer() -> None:
+    issuer = Issuer("rsa")
+    assert await issuer.accepts(signed())
+    issuer.now = 3601
+    issuer.may_respond.clear()
+    assert issuer.keys.renew("rsa") is None, "the keys are due, and their fetch has begun"
+    unknown = asyncio.create_task(issuer.accepts(signed("ec")))
+    assert await asyncio.wait_for(issuer.accepts(signed()), 5)
+    issuer.kids = ("rsa", "ec")
+    issuer.may_respond.set()
+    assert await unknown, "a login with an unknown key waits"
+    assert issuer.fetches == 2
+
+
+async def test_a_withdrawn_key_is_not_used_after_a_long_time_without_logins() -> None:
+    issuer = Issuer("rsa")
+    assert await issuer.accepts(signed())
+    issuer.kids, issuer.now = ("ec",), 7201
+    assert not await issuer.accepts(signed())
+
+
+async def test_a_login_that_is_cut_off_leaves_the_fetch_to_the_others() -> None:
+    issuer = Issuer("rsa")
+    issuer.may_respond.clear()
+    first, second = (asyncio.create_task(issuer.accepts(signed())) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    issuer.may_respond.set()
+    assert await second
+    assert issuer.fetches == 1
+
+
+async def test_the_end_of_the_process_does_not_wait_for_an_issuer() -> None:
+    issuer = Issuer("rsa")
+    issuer.may_respond.clear()
+    login = asyncio.create_task(issuer.accepts(signed()))
+    await asyncio.sleep(0)
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == "issuer keys"] == [True]
+    issuer.may_respond.set()
+    assert await login
+
+
+class Responding(BaseHTTPRequestHandler):
+    """An issuer that never completes its headers or its body, though it never pauses for long, or responds at once."""
+
+    def do_GET(self) -> None:
+        if self.path != "/headers":
+            self.send_response(200)
+            self.end_headers()
+        if self.path == "/keys":
+            self.wfile.write(jwks("rsa"))
+            return
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.05)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture(params=["http", "https"])
+def fetching(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Mechanism]]:
+    """A function that returns a mechanism whose keys are at the path of a ``Responding``."""
+    authority = Authority()
+    options = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(authority.write(tmp_path / "authority"))}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Responding) as server:
+        if request.param == "https":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(authority.issue("issuer", "127.0.0.1").write_pem(tmp_path / "issuer.pem"))
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"{request.param}://127.0.0.1:{server.server_port}"
+        yield lambda path: mechanism(
+            "OAUTHBEARER",
+            options=options,
+            properties={"sasl.oauthbearer.jwks.endpoint.url": url + path, "sasl.login.read.timeout.ms": "1000"},
+        )
+        server.shutdown()
+
+
+async def test_keys_are_fetched(fetching: Callable[[str], Mechanism]) -> None:
+    assert await accepted(fetching("/keys").begin(), signed())
+
+
+@pytest.mark.parametrize("path", ["/headers", "/body"])
+async def test_a_fetch_ends_though_the_issuer_sends_byte_after_byte(
+    fetching: Callable[[str], Mechanism], path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not await asyncio.wait_for(accepted(fetching(path).begin(), signed()), 30)
+    (line,) = [each for each in caplog.records if "cannot be fetched" in each.message]
+    assert line.__dict__["reason"] == "no complete response within 1 s"
 
 
 async def test_a_new_key_is_fetched_when_a_token_names_it() -> None:
@@ -287,11 +391,13 @@ async def test_old_keys_stay_while_the_issuer_is_down(error: Exception, caplog: 
     await issuer.accepts(signed())
     issuer.is_down, issuer.now = True, 4000
     assert await issuer.accepts(signed())
+    await issuer.fetched()
     assert "the keys that verify tokens cannot be fetched" in caplog.text
     assert await issuer.accepts(signed())
     assert issuer.fetches == 2, "it waits before it tries again"
     issuer.now, issuer.is_down = 4001.5, False
     assert await issuer.accepts(signed())
+    await issuer.fetched()
     assert issuer.fetches == 3
 
 
