@@ -325,3 +325,18 @@ def test_translated() -> None:
     Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0, **translated({
         "receive.buffer.bytes": "65536", "max.request.size": "1048576", "fetch.max.wait.ms": "500",
     })}).close()  # fmt: skip
+
+
+def test_a_user_without_rights_is_told_how_to_get_them(parley: Parley) -> None:
+    authorizer = "kafka.security.authorizer.AclAuthorizer"
+    with Broker(authorizer_class_name=authorizer, allow_everyone_if_no_acl_found="true") as broker:
+        reach = ("--bootstrap-server", broker.bootstrap_servers)
+        for name in ("open", "closed"):
+            assert parley("topics", "--create", "--topic", name, *reach).code == 0
+        for resource in (("--topic", "closed"), ("--group", "other")):
+            assert parley("acls", "--add", "--deny-principal", "User:*", *resource, *reach).code == 0
+        read = parley("consume", "--topic", "closed", *reach)
+        joined = parley("consume", "--topic", "open", "--group", "other", *reach)
+    assert "cannot be read: " in read.err
+    assert "The user lacks the right Read on the topic. An administrator grants it: `parley acls --add" in read.err
+    assert "The user needs the right Read on the group, which includes Describe. An administrator" in joined.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -10,7 +11,9 @@ from parley import Broker
 from tests.tools.conftest import Parley
 
 
-def test_a_token_from_its_creation_to_its_end(parley: Parley, alice: tuple[str, ...]) -> None:
+def test_a_token_from_its_creation_to_its_end(
+    parley: Parley, alice: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     created = parley("delegation-tokens", *alice, "--create", "--renewer-principal", "User:bob", "--json")
     assert created.code == 0, created.err
     (token,) = json.loads(created.out)
@@ -21,7 +24,8 @@ def test_a_token_from_its_creation_to_its_end(parley: Parley, alice: tuple[str, 
     assert shown.lines[2].startswith(token["tokenId"])
     renewed = parley("delegation-tokens", *alice, "--renew", "--hmac", token["hmac"], "--renew-time-period", "3600000")
     assert renewed.out.startswith("Completed renew operation. New expiry date : 20")
-    assert parley("delegation-tokens", *alice, "--expire", "--hmac", token["hmac"]).code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{token['hmac']}\n"))
+    assert parley("delegation-tokens", *alice, "--expire", "--hmac", "-").code == 0
     assert json.loads(parley("delegation-tokens", *alice, "--describe", "--json").out) == []
     gone = parley("delegation-tokens", *alice, "--renew", "--hmac", token["hmac"])
     assert (gone.code, "DELEGATION_TOKEN_NOT_FOUND" in gone.err) == (1, True)

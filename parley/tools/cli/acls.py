@@ -25,6 +25,7 @@ from parley.tools.cli.common_options import (
 )
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.output import print_data
+from parley.tools.plurals import plural
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -281,9 +282,9 @@ async def describe(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
     return answer
 
 
-def bindings_of(answer: DescribeAclsResponse) -> list[AclBinding]:
-    """Return the ACLs in a response. Raises ``CommandError`` if the response is an error."""
-    check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
+def bindings_of(answer: DescribeAclsResponse, doing: str = "The ACLs cannot be listed") -> list[AclBinding]:
+    """Return the ACLs in a response. Raises ``CommandError`` if the response is an error; ``doing`` is its start."""
+    check(answer.error_code, answer.error_message, doing=doing)
     return [
         AclBinding(
             ResourcePattern(ResourceType(found.resource_type), PatternType(found.pattern_type), found.resource_name),
@@ -319,8 +320,9 @@ async def create(client: Client, bindings: Sequence[AclBinding]) -> None:
         check(result.error_code, result.error_message, doing="The ACL was not added")
 
 
-async def delete(client: Client, filters: Sequence[AclFilter]) -> None:
-    """Delete the ACLs that match the filters. Raises ``CommandError`` if the cluster rejects the request."""
+async def delete(client: Client, filters: Sequence[AclFilter]) -> int:
+    """Delete the ACLs that match the filters, and return how many there were. Raises ``CommandError`` if the cluster
+    rejects the request."""
     from parley.protocol.messages.acls import DeleteAclsRequest
 
     make = DeleteAclsRequest.DeleteAclsFilter
@@ -339,6 +341,7 @@ async def delete(client: Client, filters: Sequence[AclFilter]) -> None:
     answer = await client.send(DeleteAclsRequest(filters=asked))
     for result in answer.filter_results:
         check(result.error_code, result.error_message, doing="The ACLs were not removed")
+    return sum(len(result.matching_acls) for result in answer.filter_results)
 
 
 # --- The three actions ---
@@ -389,7 +392,8 @@ def _add(options: Options, pattern_type: PatternType) -> None:
             pattern = ResourcePattern(type, kind, name)
             answer = await describe(client, AclFilter(type, kind, name))
             may_not_list = answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            present = [] if may_not_list else bindings_of(answer)  # the request that adds reports the missing right
+            # Without the right to list, the request that adds reports the missing right.
+            present = [] if may_not_list else bindings_of(answer, "The ACL was not added")
             wanted = [AclBinding(pattern, *entry) for entry in entries]
             for acl in wanted:
                 if acl in present:
@@ -413,13 +417,16 @@ def _remove(options: Options, pattern_type: PatternType) -> None:
         if options.force or _confirmed(f"Are you sure you want to {question} resource filter `{shown}`? (y/n)"):
             chosen[resource] = entries
 
-    async def work(client: Client) -> None:
+    async def work(client: Client) -> int:
+        removed = 0
         for (type, name), entries in chosen.items():
             filters = [AclFilter(type, pattern_type, name, *entry) for entry in entries]
-            await delete(client, filters or [AclFilter(type, pattern_type, name)])
+            removed += await delete(client, filters or [AclFilter(type, pattern_type, name)])
+        return removed
 
     if chosen:
-        on_cluster(options.bootstrap_server, options.command_config, work)
+        removed = on_cluster(options.bootstrap_server, options.command_config, work)
+        print(f"{plural(removed, 'ACL')} removed." if removed else "No ACL matches: none was removed.", file=sys.stderr)
 
 
 def _confirmed(question: str) -> bool:

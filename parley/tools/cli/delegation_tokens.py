@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import sys
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -74,7 +75,10 @@ class Options:
     expiry_time_period: Annotated[
         int, typer.Option("--expiry-time-period", help="With --expire: in ms from now; -1 to remove the token.")
     ] = -1
-    hmac: Annotated[str | None, typer.Option("--hmac", help="With --renew and --expire: the token's HMAC.")] = None
+    hmac: Annotated[
+        str | None,
+        typer.Option("--hmac", help="With --renew and --expire: the token's HMAC; - reads it from standard input."),
+    ] = None
     command_config: CommandConfig = None
     output_format: OutputFormat = None
 
@@ -83,7 +87,7 @@ class Options:
 def delegation_tokens(options: Options) -> None:
     action = one_action(create=options.create, renew=options.renew, expire=options.expire, describe=options.describe)
     actions = {"create": _create, "renew": _renew, "expire": _expire, "describe": _describe}
-    hmac = _decoded(required(options.hmac, "--hmac", action)) if action in ("renew", "expire") else b""
+    hmac = _decoded(_read(required(options.hmac, "--hmac", action))) if action in ("renew", "expire") else b""
     owners = [_principal(text) for text in options.owner_principal]
 
     async def work(client: Client) -> None:
@@ -177,6 +181,11 @@ def _print(rows: list[dict[str, Any]], options: Options) -> None:
 
 def _date(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M")
+
+
+def _read(hmac: str) -> str:
+    """Return the HMAC of the option. It can come from standard input, because other users see a process's options."""
+    return sys.stdin.readline().strip() if hmac == "-" else hmac
 
 
 def _decoded(hmac: str) -> bytes:

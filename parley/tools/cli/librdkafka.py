@@ -92,7 +92,7 @@ def reason_of(error: Any) -> str:
         case "INVALID_MSG":  # CORRUPT_MESSAGE
             return f"{text} The record there is damaged, and no live replica has it. {_DAMAGE}"
         case "GROUP_AUTHORIZATION_FAILED":
-            return f"{text} The user lacks the right Read on the group. {_GROUP_RIGHT}"
+            return f"{text} The user needs the right Read on the group, which includes Describe. {_GROUP_RIGHT}"
         case "TOPIC_AUTHORIZATION_FAILED":
             return f"{text} The user lacks the right Read on the topic. {topic_right('Read')}"
         case "GROUP_ID_NOT_FOUND":  # Kafka's error for a share group

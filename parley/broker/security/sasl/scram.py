@@ -130,7 +130,9 @@ class ScramExchange:
         if match is None:
             raise LoginRefused("the final message is malformed")
         if match["nonce"] != challenge.nonce or match["binding"] != challenge.binding:
-            raise LoginRefused("the final message does not match the first message")
+            raise LoginRefused(
+                "the final message does not match the first message, as from librdkafka before 2.6.1 (older kcat)"
+            )
         try:
             proof = b64decode(match["proof"], validate=True)
         except ValueError:

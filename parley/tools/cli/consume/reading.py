@@ -75,7 +75,7 @@ def warn_of_missing(topic: str) -> None:
 
 def _warn_if_missing(topic: Any, source: Source) -> bool:
     if topic.error is not None and topic.error.name() not in WAITED_FOR:
-        raise CommandError(f"The topic '{source.topic}' cannot be read: {topic.error.str()}.")
+        raise CommandError(f"The topic '{source.topic}' cannot be read: {reason_of(topic.error)}")
     if topic.error is not None and topic.error.name() == _MISSING:
         warn_of_missing(source.topic)
         return False
