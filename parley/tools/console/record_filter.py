@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 LENGTH_MAX: Final = 1000
+NESTING_MAX: Final = 100
+"""The maximum depth of an expression, far below Python's limit on recursion."""
 NAMES: Final = ("key", "value", "text", "offset", "partition", "timestamp", "headers")
 
 _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
@@ -45,6 +47,8 @@ class RecordFilter:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise BadFilter(f"invalid expression: {getattr(error, 'msg', error)}") from None
+        if _nests_deeply(self._tree):
+            raise BadFilter(f"an expression nests at most {NESTING_MAX} levels")
         self._patterns: dict[str, Any] = {}
         self._check(self._tree)
 
@@ -52,8 +56,8 @@ class RecordFilter:
         """Return True if the expression holds for a record."""
         try:
             return bool(self._value(self._tree, names))
-        except (TypeError, KeyError, IndexError, AttributeError, ValueError):
-            return False
+        except (TypeError, KeyError, IndexError, AttributeError, ValueError, RecursionError):
+            return False  # RecursionError: a comparison of deeply nested values
 
     def _check(self, node: ast.AST) -> None:
         match node:
@@ -135,3 +139,10 @@ class RecordFilter:
         if name == "contains":
             return subject is not None and argument in subject
         return bool(getattr(subject, name)(argument))
+
+
+def _nests_deeply(tree: ast.AST) -> bool:
+    level = [tree]
+    for _ in range(NESTING_MAX):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return bool(level)

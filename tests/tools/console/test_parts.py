@@ -48,11 +48,19 @@ def test_filters(text: str, passes: bool) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "open('x')", "().__class__.__bases__()", "[x for x in value]", "lambda: 1", "value ** 9", "9 * 9", "nothing",
-     "matches(text, '(')", "matches(text, key)", "f'{value}'", "x := 1", "value[1:2]", "(" * 900, "a" * 1001],
+     "matches(text, '(')", "matches(text, key)", "f'{value}'", "x := 1", "value[1:2]", "(" * 900, "a" * 1001,
+     "-" * 990 + "1", "not " * 240 + "1", "value" + ".a" * 490, "lambda: " + "-" * 900 + "1"],
 )  # fmt: skip
 def test_an_invalid_filter_is_refused(text: str) -> None:
     with pytest.raises(BadFilter):
         RecordFilter(text)
+
+
+def test_a_filter_rejects_a_record_whose_values_are_nested_too_deeply_to_compare() -> None:
+    deep, same = list[object](), list[object]()
+    for _ in range(2000):
+        deep, same = [deep], [same]
+    assert not RecordFilter("key == value").passes(_RECORD | {"key": deep, "value": same})
 
 
 def _texts(partitions: list[PartitionState], alive: set[int], controller: int = 1) -> list[tuple[str, str]]:
