@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.resources import files
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from secrets import compare_digest
 from typing import Any, Final
 
@@ -187,10 +187,11 @@ class Console:
                 raise HTTPException(403, "The session has expired. Reload the page.")
             _check_token(session, request)
             body = await ApiRequest(request.scope, request.receive).object()
-            session = await self._sessions.log_in(session, text_of(body, "user"), text_of(body, "password"))
+            user, password = text_of(body, "user"), text_of(body, "password")
+            session = await self._sessions.log_in(session, user, password, address_of(request))
         except Exception as error:
             status, data = error_of(error)
-            return _json(data, status)
+            return _json(data, status, error.headers if isinstance(error, HTTPException) else None)
         return self._with_cookie(request, session)
 
     async def _log_out(self, request: Request) -> Response:
@@ -259,8 +260,20 @@ async def _events(session: Session, found: AsyncIterator[dict[str, Any]]) -> Asy
         session.streams -= 1
 
 
-def _json(data: dict[str, Any], status: int = 200) -> Response:
-    return JSONResponse(data, status, {"cache-control": "no-store"})
+def address_of(request: Request) -> str:
+    """Return the network address of the client. An IPv6 client has a whole /64, so these addresses count as one."""
+    host = request.client.host if request.client is not None else ""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return host
+    if found.version == 4 or found.ipv4_mapped is not None:
+        return host
+    return f"{ip_network((int(found), 64), strict=False)}"
+
+
+def _json(data: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse(data, status, {"cache-control": "no-store", **(headers or {})})
 
 
 class _Guarded:

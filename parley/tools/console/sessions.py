@@ -1,16 +1,25 @@
 """The sessions of the console, by cookie. Each has a view of the cluster and a CSRF token.
 
 If no login is required, all sessions share one view. A session ends when it has not been used for ``IDLE_S`` and has no
-live stream. Only a few logins are tried at a time, and each failure is delayed, so that guessing passwords takes time.
+live stream. If a login is required, the console does not store the sessions of visitors who have not logged in: it
+recognises their cookies by a seal. So visitors, however many, cannot end the sessions of users.
+
+Only a few logins are tried at a time, and each failure is delayed, so that guessing passwords takes time. A login that
+is delayed occupies a place of its address, but does not keep logins from other addresses waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import secrets
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
+
+from starlette.exceptions import HTTPException
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -21,10 +30,16 @@ from parley.tools.console.settings import ConsoleSettings
 COOKIE: Final = "parley_console"
 IDLE_S: Final = 1800.0
 SESSIONS_MAX: Final = 200
+USER_SESSIONS_MAX: Final = 10
 STREAMS_MAX: Final = 8
 """The maximum number of live streams of a session. Each stream may hold connections to brokers."""
+ADDRESS_LOGINS_MAX: Final = 8
+"""The maximum number of logins of an address that wait, are tried, or have failed and are delayed."""
+LOGINS_MAX: Final = 64
+"""The same of all addresses."""
 _LOGINS_AT_ONCE: Final = 4
-_REFUSAL_DELAY_S: Final = 0.5
+_REFUSAL_DELAY_S: Final = 1.0
+_RETRY_S: Final = 1
 
 
 @dataclass(slots=True)
@@ -47,7 +62,10 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._shared: ClusterView | None = None
         self._sampler: asyncio.Task[None] | None = None
-        self._logging_in = asyncio.Semaphore(_LOGINS_AT_ONCE)
+        self._key = secrets.token_bytes(32)
+        self._places = asyncio.Semaphore(_LOGINS_AT_ONCE)
+        self._logins: Counter[str] = Counter()
+        """The number of logins in progress, by address."""
 
     def start(self) -> None:
         """Start to take samples, if no login is required. With logins, each user may see only a part of the cluster, so
@@ -59,36 +77,30 @@ class Sessions:
         """Return the session of a cookie, or None if it does not exist or has expired."""
         session = self._sessions.get(cookie or "")
         if session is None or _is_expired(session):
-            return None
+            return self._recognised(cookie or "")
         session.used_at = SYSTEM_CLOCK.monotonic()
         return session
 
     async def begin(self) -> Session:
-        """Start a session. It is logged in only if the cluster requires no login. If there are too many sessions, the
-        least recently used session ends."""
-        await self._expire()
-        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), used_at=SYSTEM_CLOCK.monotonic())
-        if not self._settings.needs_login:
-            session.view = self._shared_view()
-        while len(self._sessions) >= SESSIONS_MAX:
-            await self.end(min(self._sessions.values(), key=lambda one: one.used_at))
-        self._sessions[session.id] = session
-        return session
+        """Start a session. It is logged in only if the cluster requires no login."""
+        if self._settings.needs_login:
+            return self._visit(secrets.token_urlsafe(32))
+        return await self._kept(self._shared_view())
 
-    async def log_in(self, session: Session, user: str, password: str) -> Session:
-        """Log in and return a new session. Raises KafkaError if the cluster rejects the login or does not respond."""
-        async with self._logging_in:
-            view = ClusterView(self._settings, user, password)
-            try:
-                await view.client.metadata([])
-            except BaseException as error:
-                await view.close()
-                if isinstance(error, KafkaError) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
-                    await asyncio.sleep(_REFUSAL_DELAY_S)
-                raise
+    async def log_in(self, session: Session, user: str, password: str, address: str) -> Session:
+        """Log in and return a new session. Raises KafkaError if the cluster rejects the login or does not respond, and
+        HTTPException (429) if too many logins are in progress."""
+        if self._logins[address] >= ADDRESS_LOGINS_MAX or self._logins.total() >= LOGINS_MAX:
+            raise HTTPException(429, "Too many logins are in progress. Try again.", {"retry-after": f"{_RETRY_S}"})
+        self._logins[address] += 1
+        try:
+            view = await self._authenticated(user, password)
+        finally:
+            self._logins[address] -= 1
+            if not self._logins[address]:
+                del self._logins[address]
         await self.end(session)  # a new identity gets a new cookie
-        new = await self.begin()
-        new.view = view
+        new = await self._kept(view)
         new.sampler = asyncio.create_task(sample_forever(view, self._settings.data_dir))
         return new
 
@@ -106,6 +118,48 @@ class Sessions:
         await _cancel(self._sampler)
         if self._shared is not None:
             await self._shared.close()
+
+    def _recognised(self, cookie: str) -> Session | None:
+        """Return the session of a visitor whose cookie has this console's seal."""
+        nonce, _, seal = cookie.partition(".")
+        return self._visit(nonce) if hmac.compare_digest(seal.encode(), self._seal(nonce).encode()) else None
+
+    def _visit(self, nonce: str) -> Session:
+        cookie = f"{nonce}.{self._seal(nonce)}"
+        return Session(cookie, self._seal(cookie))
+
+    def _seal(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+
+    async def _authenticated(self, user: str, password: str) -> ClusterView:
+        view = ClusterView(self._settings, user, password)
+        try:
+            async with self._places:
+                await view.client.metadata([])
+        except BaseException as error:
+            await view.close()
+            if isinstance(error, KafkaError) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                await asyncio.sleep(_REFUSAL_DELAY_S)
+            raise
+        return view
+
+    async def _kept(self, view: ClusterView) -> Session:
+        """Keep a new session with a view. If its user has too many sessions, or there are too many, the least recently
+        used of them ends."""
+        await self._expire()
+        while (surplus := self._surplus(view)) is not None:
+            await self.end(surplus)
+        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), view, SYSTEM_CLOCK.monotonic())
+        self._sessions[session.id] = session
+        return session
+
+    def _surplus(self, view: ClusterView) -> Session | None:
+        crowd = list(self._sessions.values())
+        if len(crowd) < SESSIONS_MAX:
+            crowd = [one for one in crowd if one.view is not None and one.view.user == view.user]
+            if view is self._shared or len(crowd) < USER_SESSIONS_MAX:
+                return None
+        return min(crowd, key=lambda one: one.used_at)
 
     def _shared_view(self) -> ClusterView:
         if self._shared is None:
