@@ -20,9 +20,10 @@ async def last_records(view: ClusterView, topic: str, count: int) -> list[Record
     scan = Scan({0: max(first, end - count)}, {0: end})
     found: list[Record] = []
     while scan.at[0] < end:
-        read = await fetch(client, topic, scan.at, scan)
-        if not read:
+        before = scan.at[0]
+        async for _, piece in fetch(client, topic, dict(scan.at), scan):
+            found += piece
+            scan.at[0] = piece[-1].offset + 1
+        if scan.at[0] == before:
             break
-        found += [one for _, one in read]
-        scan.at[0] = found[-1].offset + 1
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -19,15 +20,15 @@ from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 from parley.tools.console.answers import ApiRequest, described_topic, integer_of, number, refuse
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.record_filter import RecordFilter
-from parley.tools.console.record_reading import BY_NAME_VERSION_MAX, Scan, fetch
+from parley.tools.console.record_reading import BY_NAME_VERSION_MAX, Scan, Turns, fetch
 from parley.tools.console.record_schemas import Decoded, RecordSchemas, SchemaSettings
 from parley.tools.console.record_values import SeenRecord
 
 LIMIT_MAX: Final = 500
 SCANNED_MAX: Final = 100_000
 SCAN_S: Final = 5.0
-_DECODED_AT_ONCE: Final = 100
-"""The number of records to decode and filter before other requests get their turn."""
+"""The time, in seconds, after which a search ends. It examines at least ``LIMIT_MAX`` records of what it has fetched,
+because finding the first of them inside a large batch can take this long."""
 _LEADER_S: Final = 5.0
 _LEADER_POLL_S: Final = 0.1
 _NOT_WRITTEN: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -60,14 +61,14 @@ class RecordWindow:
             open_ = {index: at for index, at in scan.at.items() if at < scan.ends[index]}
             if not open_:
                 break
-            fetched = await fetch(view.client, name, open_, scan)
-            within = [(index, one) for index, one in fetched if one.offset < scan.ends[index]]
-            async for index, one, data in self._passing(name, within, wanted):
-                if len(found) == limit:
-                    break
+            async for index, one, data in self._passing(name, fetch(view.client, name, open_, scan), wanted):
+                scan.scanned += 1
                 scan.at[index] = max(scan.at[index], one.offset + 1)
                 if data is not None:
                     found.append(data)
+                is_late = scan.scanned >= LIMIT_MAX and SYSTEM_CLOCK.monotonic() >= deadline
+                if len(found) == limit or scan.scanned >= SCANNED_MAX or is_late:
+                    break
             await asyncio.sleep(0)
         found.sort(key=lambda one: (one["timestamp"], one["partition"], one["offset"]))
         if request.query_params.get("from", "latest") == "latest":
@@ -86,30 +87,33 @@ class RecordWindow:
         client = view.new_client()
         try:
             scan = await _begin(client, name, request, 0)
-            scan.at = dict(scan.ends)
+            scan = Scan(dict(scan.ends), {})
             yield {"records": [], "skipped": 0}
             while True:
-                found = []
-                fetched = await fetch(client, name, scan.at, scan, _TAIL_WAIT_MS)
-                async for index, one, data in self._passing(name, fetched, wanted):
-                    scan.at[index] = max(scan.at[index], one.offset + 1)
+                found: deque[dict[str, Any]] = deque(maxlen=_TAIL_AT_ONCE)
+                count = 0
+                fetched = fetch(client, name, dict(scan.at), scan, _TAIL_WAIT_MS)
+                async for _, _, data in self._passing(name, fetched, wanted):
                     if data is not None:
+                        count += 1
                         found.append(data)
-                yield {"records": found[-_TAIL_AT_ONCE:], "skipped": max(len(found) - _TAIL_AT_ONCE, 0)}
+                yield {"records": list(found), "skipped": count - len(found)}
         finally:
             await client.close()
 
     async def _passing(
-        self, topic: str, fetched: Sequence[tuple[int, Record]], wanted: RecordFilter | None
+        self, topic: str, fetched: AsyncIterator[tuple[int, list[Record]]], wanted: RecordFilter | None
     ) -> AsyncIterator[tuple[int, Record, dict[str, Any] | None]]:
         """Yield each record with its data for the browser, or with None if the filter rejects it."""
-        if self._schemas is not None:
-            await self._schemas.look_up(topic, [(one.key, one.value) for _, one in fetched])
-        for at, (index, one) in enumerate(fetched):
-            if at % _DECODED_AT_ONCE == _DECODED_AT_ONCE - 1:
-                await asyncio.sleep(0)
-            seen = SeenRecord(index, one, self._decoded(topic, one.key, True), self._decoded(topic, one.value, False))
-            yield index, one, seen.as_data() if wanted is None or wanted.passes(seen.names()) else None
+        turns = Turns()
+        async for index, piece in fetched:
+            if self._schemas is not None:
+                await self._schemas.look_up(topic, [(one.key, one.value) for one in piece])
+            for one in piece:
+                await turns.give()
+                key, value = self._decoded(topic, one.key, True), self._decoded(topic, one.value, False)
+                seen = SeenRecord(index, one, key, value)
+                yield index, one, seen.as_data() if wanted is None or wanted.passes(seen.names()) else None
 
     def _decoded(self, topic: str, data: bytes | None, is_key: bool) -> Decoded | None:
         return None if self._schemas is None else self._schemas.decode(topic, data, is_key=is_key)

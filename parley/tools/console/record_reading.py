@@ -1,12 +1,18 @@
-"""Read records of a topic's partitions, for the pages that show them."""
+"""Read records of a topic's partitions, for the pages that show them.
+
+A batch may contain a million records. So records are decoded in pieces, when they are wanted, and others get their turn
+in between. Only decompression handles a whole batch, so it runs in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
+from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest
@@ -18,38 +24,57 @@ from parley.tools.console.answers import refuse
 
 BY_NAME_VERSION_MAX: Final = 12
 """The last version of Fetch and Produce with topic names instead of ids."""
+TURN_S: Final = 0.005
+"""The time, in seconds, after which work in the event loop lets other requests continue."""
+_OFFSET_MAX: Final = 2**63 - 1
 _FETCH_BYTES: Final = 1024 * 1024
+_PIECE_RECORDS: Final = 500
+_SMALL_BYTES: Final = 1024
+"""The size up to which a batch is decompressed in the event loop. Its records can have up to about 32 MiB."""
 
 
 @dataclass(slots=True)
 class Scan:
-    """The progress of a search: the next offset of each partition, and its end offset."""
+    """The progress of a search: the next offset of each partition, and the end offset of those that have an end."""
 
     at: dict[int, int]
     ends: dict[int, int]
     scanned: int = 0
 
 
+class Turns:
+    """Lets other requests continue while a long task works in the event loop."""
+
+    def __init__(self) -> None:
+        self._begun = SYSTEM_CLOCK.monotonic()
+
+    async def give(self) -> None:
+        """Let others continue if this task has worked for ``TURN_S``."""
+        if SYSTEM_CLOCK.monotonic() - self._begun >= TURN_S:
+            await asyncio.sleep(0)
+            self._begun = SYSTEM_CLOCK.monotonic()
+
+
 async def fetch(
     client: Client, name: str, at: Mapping[int, int], scan: Scan, wait_ms: int = 0
-) -> list[tuple[int, Record]]:
-    """Fetch the next records of the partitions, some from each."""
+) -> AsyncIterator[tuple[int, list[Record]]]:
+    """Fetch the next records of the partitions, some from each, and yield them in pieces with their partition.
+
+    The caller advances ``scan.at`` over the records that it has used, if it may stop inside a batch.
+    """
     by_node: dict[int, dict[int, int]] = {}
     for index, offset in at.items():
         by_node.setdefault(await client.leader(name, index), {})[index] = offset
     answers = await asyncio.gather(*(_fetch_from(client, node, name, each, wait_ms) for node, each in by_node.items()))
-    found: list[tuple[int, Record]] = []
+    turns = Turns()
     for answer in answers:
         for part in answer.responses[0].partitions if answer.responses else ():
             if part.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 await client.metadata([name])
                 continue
             refuse(part.error_code)
-            begin = scan.at[part.partition_index]
-            for one in _records(part.records or b"", begin, scan, part.partition_index):
-                scan.scanned += 1
-                found.append((part.partition_index, one))
-    return found
+            async for piece in _records(part.records or b"", scan, part.partition_index, turns):
+                yield part.partition_index, piece
 
 
 async def _fetch_from(client: Client, node: int, name: str, at: Mapping[int, int], wait_ms: int) -> Any:
@@ -73,18 +98,36 @@ async def _fetch_from(client: Client, node: int, name: str, at: Mapping[int, int
     return await client.send(request, node=node, version=version)
 
 
-def _records(data: Any, begin: int, scan: Scan, index: int) -> Iterator[Record]:
-    """Yield the records of complete batches from an offset on. Control batches only advance the position."""
-    pos = 0
+async def _records(data: Any, scan: Scan, index: int, turns: Turns) -> AsyncIterator[list[Record]]:
+    """Yield pieces of complete batches, from the position to the end. The position passes each batch that was used."""
+    begin, end, pos = scan.at[index], scan.ends.get(index, _OFFSET_MAX), 0
     while pos + HEADER_SIZE <= len(data):
+        await turns.give()
         header = read_header(data, pos)
         if pos + header.size_bytes > len(data):
             return
-        if header.is_control:
-            scan.at[index] = max(scan.at[index], header.base_offset + header.last_offset_delta + 1)
-        else:
+        if not header.is_control:
+            pieces = _pieces(data, pos, begin, end)
+            is_small = header.size_bytes <= _SMALL_BYTES
             try:
-                yield from (one for one in records(data, pos) if one.offset >= begin)
+                piece = next(pieces, None) if is_small else await asyncio.to_thread(next, pieces, None)
+                while piece is not None:
+                    if piece:
+                        yield piece
+                    await turns.give()
+                    piece = next(pieces, None)
             except (CorruptRecord, InvalidRecord) as error:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"partition {index}: {error}") from None
+        scan.at[index] = max(scan.at[index], header.base_offset + header.last_offset_delta + 1)
+        if scan.at[index] >= end:
+            return
         pos += header.size_bytes
+
+
+def _pieces(data: Any, pos: int, begin: int, end: int) -> Iterator[list[Record]]:
+    """Yield the records of a batch in this range of offsets. A piece whose records are all below it is empty."""
+    found = records(data, pos)
+    while piece := list(islice(found, _PIECE_RECORDS)):
+        yield [one for one in piece if begin <= one.offset < end]
+        if piece[-1].offset >= end:
+            return

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from parley import Broker
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.protocol.client import Client
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.tools.cli.store_client import store_address
+from parley.tools.console import messages_api
 from parley.tools.console.app import Console
+from parley.tools.console.messages_api import RecordWindow
 from parley.tools.console.overview_api import live
+from parley.tools.console.record_reading import BY_NAME_VERSION_MAX
 from parley.tools.console.settings import ConsoleSettings
 from tests.tools.console.conftest import Browser, browsing
 
@@ -94,6 +103,49 @@ async def test_records_from_every_place(browser: Browser) -> None:
     assert await _records(browser, name, filter="value.n >= 8 and value.n != 9") == [(8, '{"n": 8}')]
     refused = await browser.client.get(f"/api/topics/{name}/messages", params={"filter": "open('/etc/passwd')"})
     assert refused.status_code == 400
+
+
+async def _produce_in_one_batch(broker: Broker, name: str) -> None:
+    async with Client(broker.bootstrap_servers) as client:
+        batch = bytes(build([Record(0, 0, None, b"%d" % number) for number in range(3000)]))
+        part = ProduceRequest.PartitionProduceData(index=0, records=batch)
+        data = ProduceRequest.TopicProduceData(name=name, partition_data=[part])
+        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
+        sent = await client.send(request, node=await client.leader(name, 0), version=BY_NAME_VERSION_MAX)
+        assert sent.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_a_search_stops_inside_a_batch(
+    browser: Browser, stored_broker: tuple[Broker, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.tools.console.messages_api.SCANNED_MAX", 1000)
+    name = await _topic(browser, "one-batch", 1)
+    await _produce_in_one_batch(stored_broker[0], name)
+    query = {"filter": "value == 2500", "from": "earliest"}
+    first = await browser.get(f"topics/{name}/messages", **query)
+    assert (first["records"], first["scanned"], first["complete"], first["next"]) == ([], 1000, False, {"0": 1000})
+    third = await browser.get(f"topics/{name}/messages", **query | {"from": "offset", "value": "2000"})
+    assert ([one["offset"] for one in third["records"]], third["complete"]) == ([2500], True)
+
+
+async def test_a_search_whose_time_is_over_before_its_first_record_is_decoded_still_shows_a_page(
+    browser: Browser, stored_broker: tuple[Broker, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await _topic(browser, "out-of-time", 1)
+    await _produce_in_one_batch(stored_broker[0], name)
+    passing, ticking = RecordWindow._passing, SYSTEM_CLOCK.monotonic
+
+    def late(*given: Any) -> Any:
+        clock = SimpleNamespace(monotonic=lambda: ticking() + messages_api.SCAN_S)
+        monkeypatch.setattr(messages_api, "SYSTEM_CLOCK", clock)
+        return passing(*given)
+
+    monkeypatch.setattr(RecordWindow, "_passing", late)
+    found = await browser.get(f"topics/{name}/messages", filter="offset < 2000", **{"from": "earliest"}, limit=400)
+    assert (len(found["records"]), found["next"]) == (400, {"0": 400})
+    monkeypatch.setattr(messages_api, "SYSTEM_CLOCK", SimpleNamespace(monotonic=ticking))
+    found = await browser.get(f"topics/{name}/messages", filter="offset > 2000", **{"from": "earliest"})
+    assert (found["records"], found["next"]) == ([], {"0": 500})
 
 
 async def test_bytes_that_are_no_text(browser: Browser) -> None:
