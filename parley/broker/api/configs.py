@@ -7,11 +7,12 @@ broker knows the properties that it was started with. The controller makes the c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from parley.broker.api.requested_names import in_slices, more_than_once, named_twice
+from parley.broker.config import BrokerConfig
 from parley.broker.config.describe import (
     Entry,
     Synonym,
@@ -59,6 +60,8 @@ class ConfigsApi:
         self._administration = administration
         self._metadata = metadata
         self._config = config
+        self._entries_of: tuple[BrokerConfig | None, Sequence[Entry]] = (None, ())
+        """The configuration that was last described as this broker's, and its entries."""
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -100,7 +103,7 @@ class ConfigsApi:
             configs=[_entry(entry, request, version) for entry in entries if names is None or entry.name in names],
         )
 
-    def _entries(self, resource: ConfigResource) -> list[Entry]:
+    def _entries(self, resource: ConfigResource) -> Sequence[Entry]:
         config = self._config()
         if resource.type is ResourceType.TOPIC:
             check_topic_name(resource.name)
@@ -114,7 +117,14 @@ class ConfigsApi:
         if resource.type is ResourceType.BROKER and resource.name == "":
             return describe_cluster_default(config)
         self._check_is_this_broker(resource)
-        return describe_broker(config) if resource.type is ResourceType.BROKER else describe_loggers()
+        return self._broker_entries(config) if resource.type is ResourceType.BROKER else describe_loggers()
+
+    def _broker_entries(self, config: BrokerConfig) -> Sequence[Entry]:
+        """Return the entries of this broker. There are hundreds, so they are kept until the configuration changes: a
+        short request would hold the event loop for several milliseconds."""
+        if self._entries_of[0] is not config:
+            self._entries_of = (config, describe_broker(config))
+        return self._entries_of[1]
 
     def _check_is_this_broker(self, resource: ConfigResource) -> None:
         if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
