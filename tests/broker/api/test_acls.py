@@ -35,6 +35,7 @@ def test_broad_filters_are_evaluated_in_steps_and_narrow_ones_at_once() -> None:
     index = AclIndex(acls(2 * EXAMINED_IN_A_STEP))
     broad, narrow = AclFilter(host="none"), [AclFilter(principal=f"User:u{number}") for number in range(100)]
     assert len(list(selecting(index, [broad, broad]))) == 4
+    assert len(list(selecting(AclIndex(acls(EXAMINED_IN_A_STEP // 2)), [broad] * 10))) == 5
     assert not list(selecting(index, narrow))
     assert [len(each) for each in run_now(selecting(index, narrow))] == [1] * 100
 
