@@ -90,10 +90,17 @@ class Authority:
         path.write_text(self.pem)
         return path
 
-    def issue(self, name: str, *hosts: str, expires: datetime | None = None) -> Issued:
-        """Issue a certificate for a distinguished name and these host names or addresses."""
+    def issue(
+        self,
+        name: str,
+        *hosts: str,
+        expires: datetime | None = None,
+        purposes: tuple[x509.ObjectIdentifier, ...] = (),
+    ) -> Issued:
+        """Issue a certificate for a distinguished name and these host names or addresses. Without ``purposes`` it
+        serves every purpose."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(_distinguished(name), key.public_key(), expires, hosts=hosts)
+        certificate = self._sign(_distinguished(name), key.public_key(), expires, hosts=hosts, purposes=purposes)
         return Issued(certificate, key, () if self._issuer is None else (self.certificate,))
 
     def revocation_list(self, *revoked: Issued | Authority, expires: datetime | None = None) -> str:
@@ -117,6 +124,7 @@ class Authority:
         expires: datetime | None,
         *,
         hosts: tuple[str, ...] = (),
+        purposes: tuple[x509.ObjectIdentifier, ...] = (),
         is_authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
@@ -136,6 +144,8 @@ class Authority:
         )
         if is_authority:
             builder = builder.add_extension(_SIGNS, critical=True)
+        if purposes:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
         return builder.sign(self._key, hashes.SHA256())

@@ -83,6 +83,7 @@ def test_settings_of_brokers(on_broker: Parley) -> None:
     [
         (("--alter", "--topic", "{topic}", "--add-config", "foo=1"), "INVALID_CONFIG"),
         (("--alter", "--topic", "{topic}", "--add-config", "retention.ms=x"), "INVALID_CONFIG"),
+        (("--describe", "--broker", "1", "--config", "f"), "--config is for users, clients and ips"),
         (("--alter", "--topic", "{topic}"), "--alter needs --add-config or --delete-config"),
         (("--alter", "--entity-type", "topics", "--add-config", "a=b"), "--entity-name"),
         (("--describe", "--topic", "nowhere"), "does not exist"),

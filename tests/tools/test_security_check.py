@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -22,9 +23,10 @@ from parley.consensus.errors import CoordinationError
 from parley.consensus.protection import Finding as StoreFinding
 from parley.consensus.protection import Guard, Protection
 from parley.tools.security_check.checks import CHECKS, Severity, _readable_data, findings
-from parley.tools.security_check.cluster_subjects import _strangers
+from parley.tools.security_check.cluster_subjects import _strangers, subjects_of_cluster
 from parley.tools.security_check.file_subject import _secret_files, _trust_files, subject_of_file
 from parley.tools.security_check.subject import PROPERTIES_FILE, FileMode, Subject
+from tests.broker.security.secured_brokers import USERS, SecuredBrokers, bootstrap, plain_line
 from tests.support.certificates import Authority
 from tests.tools.conftest import Parley
 
@@ -111,6 +113,10 @@ EXAMPLES: dict[str, tuple[Subject, str]] = {
     "inter-broker-open": (
         subject({PROTOCOLS: "CLIENTS:SASL_SSL,BROKERS:SSL"}),
         "brokers communicate over BROKERS://10.0.0.1:9093, which is SSL",
+    ),
+    "inter-broker-certificate": (
+        subject(refused_between_brokers="certificate has expired"),
+        "brokers refuse the certificate of BROKERS://10.0.0.1:9093: certificate has expired",
     ),
     "hosts-not-verified": (
         subject({"listener.name.brokers.ssl.endpoint.identification.algorithm": ""}),
@@ -291,6 +297,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
         **{key: value.replace("/run/secrets/p", str(secrets)) for key, value in CLOSED.items()},
         **provider,
         "ssl.keystore.location": str(key_store),
+        "ssl.truststore.location": str(authority.write(tmp_path / "trust.pem")),
         "log.dirs": str(tmp_path / "data"),
     }
 
@@ -320,6 +327,7 @@ def test_unsafe_files_are_findings(parley: Parley, settings: dict[str, str], tmp
     assert sorted(each["check"] for each in found["findings"]) == [
         "expired-certificate",
         "expired-certificate",
+        "inter-broker-certificate",
         "readable-data",
         "readable-secrets",
         "readable-secrets",
@@ -331,10 +339,8 @@ def test_unsafe_files_are_findings(parley: Parley, settings: dict[str, str], tmp
 
 def test_the_revocation_lists_of_a_file(settings: dict[str, str], tmp_path: Path) -> None:
     expires = datetime(2026, 1, 2, tzinfo=UTC)
-    authority = Authority()
-    (tmp_path / "revoked.pem").write_text(authority.revocation_list(expires=expires))
+    (tmp_path / "revoked.pem").write_text(Authority().revocation_list(expires=expires))
     settings["ssl.crl.location"] = str(tmp_path / "revoked.pem")
-    settings["ssl.truststore.location"] = str(authority.write(tmp_path / "trust.pem"))
     checked, _ = subject_of_file(Path(written(tmp_path / "server.properties", settings)), NOW)
     assert set(checked.revocation_lists.values()) == {expires}
     assert "expired-revocation-list" in {each.check.name for each in findings(checked)}
@@ -439,6 +445,14 @@ def test_wrong_usage(parley: Parley, words: tuple[str, ...], reason: str) -> Non
     assert reason in refused.err
 
 
+def test_the_brokers_of_a_file_refuse_its_certificate(settings: dict[str, str], tmp_path: Path) -> None:
+    Authority("other").write(tmp_path / "trust.pem")
+    checked, _ = subject_of_file(Path(written(tmp_path / "server.properties", settings)), datetime.now(UTC))
+    (found,) = findings(checked)
+    assert found.check.name == "inter-broker-certificate"
+    assert found.text.endswith(": unable to get local issuer certificate")
+
+
 def test_a_file_that_no_broker_would_start_with(parley: Parley, tmp_path: Path) -> None:
     refused = parley("security", "check", written(tmp_path / "f", {"listeners": "SSL://:9093"}))
     assert refused.code == 1
@@ -523,3 +537,37 @@ def test_a_user_without_rights_learns_nothing(parley: Parley, secured: tuple[Bro
     assert (refused.code, refused.out) == (1, "")
     assert "CLUSTER_AUTHORIZATION_FAILED" in refused.err
     assert "`parley acls --add --allow-principal User:NAME --operation OPERATION --cluster`" in refused.err
+
+
+async def test_an_expired_certificate_of_a_broker_is_a_finding(tmp_path: Path) -> None:
+    """The check goes on with the other brokers, and with the other bootstrap addresses."""
+    secured = SecuredBrokers(tmp_path)
+    clients = {
+        "listeners": "SECURE://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+        "listener.security.protocol.map": "SECURE:SASL_SSL,CLIENTS:SASL_SSL",
+        "listener.name.clients.plain.sasl.jaas.config": plain_line("broker", USERS),
+    }
+    expired = datetime.now(UTC) - timedelta(days=1)
+    store = secured.authority.issue("CN=b", "127.0.0.1", expires=expired).write_pem(tmp_path / "expired.pem")
+    own = {"listener.name.clients.ssl.keystore.location": str(store)}
+    admin = tmp_path / "admin.properties"
+    written(admin, secured.client_properties())
+    async with secured.running(secured.settings(1) | clients, secured.settings(2) | clients | own) as servers:
+        first, second = (bootstrap(each, "CLIENTS") for each in servers)
+
+        async def check(at: str) -> tuple[dict[str, Subject], list[str]]:
+            now = datetime.now(UTC)
+            subjects, unchecked = await asyncio.to_thread(subjects_of_cluster, at, admin, now)
+            return {each.name: each for each in subjects}, [each.text for each in unchecked if each.has_failed]
+
+        for at in (first, f"{second},{first}"):
+            subjects, unchecked = await check(at)
+            (found,) = findings(subjects["broker 2"])
+            assert found.check.name == "expired-certificate"
+            assert f"the certificate of {second} expired at " in found.text
+            assert "no-authorizer" in {each.check.name for each in findings(subjects["broker 1"])}
+            (missing,) = [each for each in unchecked if each.startswith("the settings of broker 2: ")]
+            assert "certificate has expired" in missing
+        subjects, unchecked = await check(second)
+        assert [each.check.name for each in findings(subjects[second])] == ["expired-certificate"]
+        assert unchecked == ["the cluster: clients refuse an expired certificate; name another broker"]

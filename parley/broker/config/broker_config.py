@@ -241,7 +241,11 @@ def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None
         host, port = values["advertised_host_name"], values["advertised_port"]
         advertised = tuple(listener.at(host=host, port=port) for listener in bound)
     _listeners.check_advertised("advertised.listeners", advertised, bound)
-    values |= {"bound": bound, "advertised": advertised, "inter_broker_listener": _between_brokers(values, bound)}
+    values |= {
+        "bound": bound,
+        "advertised": advertised,
+        "inter_broker_listener": _between_brokers(values, given, bound),
+    }
 
 
 def _without_controllers(texts: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
@@ -250,7 +254,7 @@ def _without_controllers(texts: tuple[str, ...], values: dict[str, Any]) -> tupl
     return tuple(text for text in texts if text.partition("://")[0].strip().upper() not in controllers)
 
 
-def _between_brokers(values: dict[str, Any], bound: tuple[ListenerAddress, ...]) -> str:
+def _between_brokers(values: dict[str, Any], given: Mapping[str, str], bound: tuple[ListenerAddress, ...]) -> str:
     name = values["inter_broker_listener_name"]
     if name is not None:
         if name.upper() not in {listener.name for listener in bound}:
@@ -260,6 +264,13 @@ def _between_brokers(values: dict[str, Any], bound: tuple[ListenerAddress, ...])
     for listener in bound:
         if listener.protocol == protocol:
             return listener.name
-    if bound and all(listener.is_tls or listener.is_sasl for listener in bound):
-        return bound[0].name  # the actual problem is that such listeners are not supported, which validation reports
-    raise Problem("security.inter.broker.protocol", protocol, "the protocol of one of the listeners")
+    is_chosen = "security.inter.broker.protocol" in given
+    if not is_chosen and bound and all(listener.is_tls or listener.is_sasl for listener in bound):
+        return bound[0].name  # a broker without an open listener does not need the key, unlike in Kafka
+    protocols = ", ".join(f"{listener.name} is {listener.protocol}" for listener in bound)
+    raise Problem(
+        "security.inter.broker.protocol",
+        protocol,
+        f"the protocol of one of the listeners ({protocols}); or leave it out, and set inter.broker.listener.name to "
+        "the listener that the brokers use",
+    )

@@ -13,8 +13,10 @@ from threading import Lock
 from parley.broker.config import BrokerConfig
 from parley.broker.config.broker_keys import LISTENER_PREFIX
 from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.security.tls.server import check_between_brokers, client_auth_of
 from parley.configuration.file_changes import fingerprint_of
-from parley.configuration.tls import CRL_FILE
+from parley.configuration.tls import CRL_FILE, tls_settings
 from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity, MissingJaas, client_security
 
 _log = logging.getLogger(__name__)
@@ -24,14 +26,17 @@ _FILES = ("ssl.keystore.location", "ssl.truststore.location", CRL_FILE)
 
 def inter_broker_properties(config: BrokerConfig) -> dict[str, str]:
     """Return the inter-broker listener's keys as client properties; empty for PLAINTEXT."""
-    name = config.inter_broker_listener
-    protocol = next(listener.protocol for listener in config.bound if listener.name == name)
-    if protocol == "PLAINTEXT":
+    address = _listener(config)
+    if address.protocol == "PLAINTEXT":
         return {}
     mechanism = config.sasl_mechanism_inter_broker_protocol
-    texts = config.texts_for_listener(name, mechanism)
+    texts = config.texts_for_listener(address.name, mechanism)
     properties = {key: text for key, text in texts.items() if key.startswith(("ssl.", "sasl."))}
-    return properties | {"security.protocol": protocol, "sasl.mechanism": mechanism}
+    return properties | {"security.protocol": address.protocol, "sasl.mechanism": mechanism}
+
+
+def _listener(config: BrokerConfig) -> ListenerAddress:
+    return next(listener for listener in config.bound if listener.name == config.inter_broker_listener)
 
 
 class InterBrokerSecurity:
@@ -46,6 +51,8 @@ class InterBrokerSecurity:
         properties = inter_broker_properties(config())
         try:
             self._read(properties)
+        except ConfigError:
+            raise
         except ValueError as error:
             raise ConfigError([_problem(config(), error)]) from error
 
@@ -72,7 +79,16 @@ class InterBrokerSecurity:
     def _read(self, properties: Mapping[str, str]) -> None:
         stamps = _stamps(properties)
         self._read_from = (properties, stamps)  # even if reading fails: one log line is enough
-        self._security = client_security(properties)
+        security = client_security(properties)
+        self._check_own_certificate(properties)
+        self._security = security
+
+    def _check_own_certificate(self, properties: Mapping[str, str]) -> None:
+        """Raise ConfigError if the other brokers, which demand a certificate, would refuse this broker's."""
+        config = self._config()
+        address = _listener(config)
+        if address.is_tls and client_auth_of(address, config) != "none":
+            check_between_brokers(address, config, tls_settings(properties))
 
 
 def _problem(config: BrokerConfig, error: ValueError) -> Problem:

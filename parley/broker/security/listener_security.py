@@ -6,8 +6,10 @@ settings with which they were accepted. An unusable change leaves the current se
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import field, replace
+from datetime import UTC, datetime
 
 from parley.broker.config import BrokerConfig, ConfigError, Problem
 from parley.broker.config.broker_keys import LISTENER_PREFIX
@@ -18,10 +20,12 @@ from parley.broker.security.sasl.login import LoginRules
 from parley.broker.security.sasl.mechanism import Mechanism, MechanismSetup
 from parley.broker.security.sasl.plugins import maker
 from parley.broker.security.session import ClientSession
-from parley.broker.security.tls.server import ServerTls, check_replacement, server_tls
+from parley.broker.security.tls.server import ServerTls, check_between_brokers, check_replacement, server_tls
 from parley.configuration.file_changes import fingerprint_of
 from parley.light_dataclasses import dataclass
 from parley.protocol.security.jaas import BadJaas, LoginModule, single_login_module
+
+_log = logging.getLogger(__name__)
 
 _LOGIN_KEYS = ("sasl.", "principal.builder.", "connections.max.reauth.ms", "connection.failed.")
 
@@ -56,7 +60,7 @@ class ListenerSecurity:
         self._credentials = credentials
         self._wall_ms = wall_ms
         self._settings = SecuritySettings(None, None, None, (), ())
-        self._settings = self.read(config)
+        self.replace(self.read(config))
 
     @property
     def tls(self) -> ServerTls | None:
@@ -94,6 +98,8 @@ class ListenerSecurity:
         tls, tls_from = now.tls, self._tls_fingerprint(own)
         if self.address.is_tls and tls_from != now.tls_from:
             tls = server_tls(self.address, config)
+            if self.address.name == config.inter_broker_listener:
+                check_between_brokers(self.address, config, tls.settings)
             if now.tls is not None:
                 check_replacement(now.tls, tls, own)
         rules, rules_from = now.login_rules, self._rules_fingerprint(own)
@@ -107,6 +113,8 @@ class ListenerSecurity:
     def replace(self, settings: SecuritySettings) -> None:
         """Use these settings for new connections."""
         old, self._settings = self._settings, settings
+        if settings.tls is not None and settings.tls is not old.tls:
+            self._warn_if_expired(settings.tls)
         if old.login_rules is not None and old.login_rules is not settings.login_rules:
             for mechanism in old.login_rules.mechanisms.values():
                 mechanism.close()
@@ -122,6 +130,17 @@ class ListenerSecurity:
         if self._settings.login_rules is not None:
             for mechanism in self._settings.login_rules.mechanisms.values():
                 mechanism.close()
+
+    def _warn_if_expired(self, tls: ServerTls) -> None:
+        if tls.expires_at * 1000 < self._wall_ms():
+            _log.warning(
+                "the certificate of a listener has expired: clients refuse it",
+                extra={
+                    "listener": self.address.name,
+                    "files": ", ".join(tls.settings.files),
+                    "expired_at": datetime.fromtimestamp(tls.expires_at, UTC).isoformat(),
+                },
+            )
 
     def _tls_fingerprint(self, own: BrokerConfig) -> Fingerprint:
         if not self.address.is_tls:

@@ -390,9 +390,11 @@ def configs(options: Options) -> None:
     found = parse_entities(options.entity_type, options.entity_name, short)
     parts = [(each.kind, each.name) for each in found]
     is_limited = found[0].kind in users_and_clients.TYPES
-    if options.coordination_url is not None and not is_limited:
+    store_option = "--coordination-url" if options.coordination_url is not None else "--config"
+    if not is_limited and (options.coordination_url is not None or options.config is not None):
         raise CommandError(
-            "--coordination-url is for users, clients and ips: all other settings are changed through a broker."
+            f"{store_option} is for users, clients and ips: all other settings are changed through a broker. Name one "
+            "with --bootstrap-server, and a file with client settings with --command-config."
         )
     place = users_and_clients.Place(
         options.bootstrap_server, options.command_config, options.coordination_url, options.config

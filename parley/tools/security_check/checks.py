@@ -82,7 +82,7 @@ class Finding:
 def findings(subject: Subject) -> list[Finding]:
     """Return all findings, the most severe first."""
     found = []
-    for check in CHECKS:
+    for check in CHECKS if subject.has_settings else _OF_CERTIFICATES:
         for each in check.find(subject):
             text, advice = (each, check.advice) if isinstance(each, str) else each
             found.append(Finding(check, subject.name, text, advice))
@@ -174,6 +174,11 @@ def _unverified_hosts(subject: Subject) -> Iterator[str]:
     own = subject.config.for_listener(listener.name)
     if listener.is_tls and not own.ssl_endpoint_identification_algorithm:
         yield f"brokers do not verify the host names in each other's certificates on {listener}"
+
+
+def _refused_between_brokers(subject: Subject) -> Iterator[str]:
+    if subject.refused_between_brokers:
+        yield f"brokers refuse the certificate of {subject.inter_broker}: {subject.refused_between_brokers}"
 
 
 def _shared_listener(subject: Subject) -> Iterator[str]:
@@ -365,7 +370,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "expired-certificate", _H, "Has a listener's certificate expired?",
-        "replace the file of ssl.keystore.location; brokers reload it within seconds", _expired,
+        "replace the content of the file of ssl.keystore.location; the broker reads it within seconds", _expired,
     ),
     Check(
         "expiring-certificate", _M, "Does a listener's certificate expire within 30 days?",
@@ -387,6 +392,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "inter-broker-open", _H, "Do brokers communicate without TLS or without a login?",
         "set inter.broker.listener.name to a SASL_SSL listener, or one with client certificates", _open_between_brokers,
+    ),
+    Check(
+        "inter-broker-certificate", _H, "Does the trust store of the brokers' listener reject the broker's own "
+        "certificate, so that the broker does not start?",
+        "replace the file of ssl.keystore.location by an unexpired certificate of an authority in the trust store",
+        _refused_between_brokers,
     ),
     Check(
         "hosts-not-verified", _M, "Do brokers accept each other's certificates without checking the host names?",
@@ -467,3 +478,6 @@ CHECKS: Final[tuple[Check, ...]] = (
         "listener.name.metrics.plain.sasl.jaas.config", _open_metrics,
     ),
 )  # fmt: skip
+
+_OF_CERTIFICATES: Final = tuple(each for each in CHECKS if each.find in (_expired, _expiring))
+"""The checks that need no settings."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +14,9 @@ from typing import Any, Final
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.security.acls.bindings import AclBinding, AclFilter
 from parley.configuration.tls import tls_settings
-from parley.protocol.client import Client, NoBrokerListens
+from parley.protocol.client import Client, NoBrokerListens, parse_bootstrap
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.link import Address, NotAuthenticated
 from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity
 from parley.tools.cli import acls, configs
 from parley.tools.cli.cluster_client import on_cluster
@@ -41,6 +43,11 @@ def subjects_of_cluster(
     strangers, unchecked = asyncio.run(_strangers(bootstrap))
     elsewhere = "the store and the brokers' files: check the properties file on a broker's machine"
     unchecked.append(Unchecked(elsewhere, has_failed=False))
+    expired = dict(_expired_at(bootstrap, properties, now))
+    usable = [str(each) for each in parse_bootstrap(bootstrap) if each not in expired] if expired else [bootstrap]
+    if not usable:
+        unchecked.append(Unchecked("the cluster: clients refuse an expired certificate; name another broker"))
+        return [_unknown(str(each), now, {str(each): expiry}) for each, expiry in expired.items()], unchecked
 
     async def ask(client: Client) -> list[Subject]:
         every_acl: list[AclBinding] | None = None
@@ -50,20 +57,25 @@ def subjects_of_cluster(
             unchecked.append(Unchecked(f"the ACLs: {error}"))
         subjects = []
         for broker in sorted((await client.metadata([])).brokers, key=lambda each: each.node_id):
-            settings = await configs.describe(client, configs.Entity("broker", str(broker.node_id)), all_settings=True)
-            config, written = _config_of(broker.node_id, settings)
+            name, address = f"broker {broker.node_id}", Address(broker.host, broker.port)
             certificates: dict[str, datetime] = {}
-            if properties.get("security.protocol") in _TLS:
-                address = f"{broker.host}:{broker.port}"
+            if _is_tls(properties):
                 try:
-                    certificates[address] = await asyncio.to_thread(
-                        certificate_expiry, broker.host, broker.port, properties
-                    )
+                    certificates[str(address)] = await asyncio.to_thread(certificate_expiry, *address, properties)
                 except (OSError, ValueError) as error:
                     unchecked.append(Unchecked(f"when the certificate of {address} expires: {error}"))
+            try:
+                settings = await configs.describe(
+                    client, configs.Entity("broker", str(broker.node_id)), all_settings=True
+                )
+            except NotAuthenticated as error:
+                unchecked.append(Unchecked(f"the settings of {name}: {error.message}"))
+                subjects.append(_unknown(name, now, certificates))
+                continue
+            config, written = _config_of(broker.node_id, settings)
             subjects.append(
                 Subject(
-                    f"broker {broker.node_id}",
+                    name,
                     config,
                     now,
                     written=written,
@@ -74,7 +86,29 @@ def subjects_of_cluster(
             )
         return subjects
 
-    return on_cluster(bootstrap, properties, ask), unchecked
+    return on_cluster(",".join(usable), properties, ask), unchecked
+
+
+def _is_tls(properties: Mapping[str, str]) -> bool:
+    return properties.get("security.protocol") in _TLS
+
+
+def _expired_at(bootstrap: str, properties: Mapping[str, str], now: datetime) -> Iterator[tuple[Address, datetime]]:
+    """Yield the bootstrap addresses with an expired certificate, and when it expired. Blocks.
+
+    The client would give up at the first of them. It reports the other reasons for which an address cannot be used.
+    """
+    with suppress(ValueError):
+        for address in parse_bootstrap(bootstrap) if _is_tls(properties) else ():
+            with suppress(OSError, ValueError):
+                expiry = certificate_expiry(*address, properties)
+                if expiry <= now:
+                    yield address, expiry
+
+
+def _unknown(name: str, now: datetime, certificates: Mapping[str, datetime]) -> Subject:
+    """Return a broker of which only the certificate is known, because no client can connect to it."""
+    return Subject(name, BrokerConfig.from_properties({}), now, certificates=certificates, has_settings=False)
 
 
 def _config_of(broker: int, settings: list[Any]) -> tuple[BrokerConfig, dict[str, str]]:

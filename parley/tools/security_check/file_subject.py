@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.security.authorizer import load_authorizer_of
-from parley.broker.security.tls.server import ServerTls, server_tls
+from parley.broker.security.tls.server import ServerTls, client_auth_of, refusal_of_own, server_tls
 from parley.configuration.properties import read_properties
 from parley.configuration.providers import read_configuration
 from parley.consensus.errors import CoordinationError, EmptyStore
@@ -60,6 +60,7 @@ def subject_of_file(path: Path, now: datetime) -> tuple[Subject, list[Unchecked]
         ],
         trust_files=list(_existing(_trust_files(path, config.given))),
         certificates={name: _time(tls.expires_at) for name, tls in listeners.items()},
+        refused_between_brokers=_refusal_between_brokers(config, listeners),
         revocation_lists={name: _time(tls.lists_expire_at) for name, tls in listeners.items() if tls.lists_expire_at},
         store=store,
     )
@@ -78,6 +79,12 @@ def _listeners_with_tls(config: BrokerConfig) -> Iterator[tuple[str, ServerTls]]
     for listener in listeners:
         if listener.is_tls:
             yield str(listener), server_tls(listener, config)
+
+
+def _refusal_between_brokers(config: BrokerConfig, listeners: Mapping[str, ServerTls]) -> str:
+    address = next(each for each in config.bound if each.name == config.inter_broker_listener)
+    tls = listeners.get(str(address))
+    return "" if tls is None else refusal_of_own(tls.settings, client_auth_of(address, config)) or ""
 
 
 def _secret_files(path: Path, written: Mapping[str, str], given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -54,6 +54,10 @@ class Subject:
     certificates: Mapping[str, datetime] = field(default_factory=dict)
     revocation_lists: Mapping[str, datetime] = field(default_factory=dict)
     """The earliest expiry time of the revocation lists of each listener that has any."""
+    refused_between_brokers: str = ""
+    """Why the brokers would refuse the certificate of the listener that they use; empty if they would not."""
+    has_settings: bool = True
+    """False if ``config`` is unknown, so that only the certificates are checked."""
     acls: Sequence[AclBinding] | None = None
     store: Protection | None = None
     strangers: Sequence[str] = ()

@@ -354,6 +354,10 @@ def test_kafkas_own_server_properties_starts_a_broker() -> None:
         ({"advertised.listeners": "SSL://host:1"}, "among the names in listeners: PLAINTEXT"),
         ({"inter.broker.listener.name": "OTHER"}, "the name of one of the listeners"),
         ({"security.inter.broker.protocol": "SSL"}, "the protocol of one of the listeners"),
+        (
+            {"listeners": "SASL_SSL://:9093", "security.inter.broker.protocol": "PLAINTEXT"},
+            "the protocol of one of the listeners (SASL_SSL is SASL_SSL); or leave it out",
+        ),
     ],
 )
 def test_illegal_listeners(given: dict[str, str], allowed: str) -> None:

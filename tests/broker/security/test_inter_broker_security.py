@@ -20,6 +20,7 @@ from parley.protocol.records.record import Record
 from parley.protocol.security.client_security import PLAINTEXT, client_security
 from tests.broker.security.secured_brokers import SecuredBrokers
 from tests.broker.test_server import create, end_offset, produce
+from tests.support.certificates import Authority
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
@@ -137,6 +138,22 @@ def test_a_replaced_key_store_is_read_again(tmp_path: Path) -> None:
     second = security.current()
     assert second is not first
     assert security.current() is second
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+def test_a_certificate_that_other_brokers_refuse_is_not_sent(tmp_path: Path, client_auth: str) -> None:
+    secured = SecuredBrokers(tmp_path)
+    config = BrokerConfig.from_properties(secured.settings(1, "SSL") | {"ssl.client.auth": client_auth})
+    security = InterBrokerSecurity(lambda: config)
+    first = security.current()
+    replacing = Authority("other").issue("CN=broker-1", "127.0.0.1", "localhost")
+    replacing.write_pem(tmp_path / "broker-1.new").rename(tmp_path / "broker-1.pem")
+    if client_auth == "none":  # then no broker sees it
+        assert security.current() is not first
+        return
+    assert security.current() is first
+    with pytest.raises(ConfigError, match=r"^ssl.keystore.location=.*unable to get local issuer certificate"):
+        InterBrokerSecurity(lambda: config)
 
 
 def test_changed_credentials_are_used_for_new_connections(tmp_path: Path) -> None:

@@ -199,6 +199,59 @@ async def test_a_certificate_of_another_identity_is_refused(
     assert len(caplog.records) == 1, "it is logged once"
 
 
+BETWEEN_BROKERS = {"inter.broker.listener.name": "OWN", "sasl.mechanism.inter.broker.protocol": "PLAIN"}
+YESTERDAY = datetime.now(UTC) - timedelta(days=1)
+
+
+@pytest.mark.usefixtures("_looked_at_often")
+@pytest.mark.parametrize(
+    ("authority", "expires", "reason"),
+    [(AUTHORITY, YESTERDAY, "has expired"), (Authority("other"), None, "unable to get local issuer certificate")],
+)
+async def test_the_brokers_listener_keeps_a_certificate_that_brokers_accept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, authority: Authority, expires: datetime | None, reason: str
+) -> None:
+    def replaced(*, expires: datetime | None = expires, authority: Authority = authority) -> None:
+        fresh = authority.issue("CN=broker", "a", "b", expires=expires).write_pem(tmp_path / "fresh.pem")
+        fresh.rename(tmp_path / "own.pem")
+
+    async with following(tmp_path, **BETWEEN_BROKERS) as listener:
+        first = listener.context
+        replaced()
+        await eventually(lambda: bool(caplog.records))
+        assert listener.context is first
+        (record,) = caplog.records
+        assert record.levelname == "ERROR"
+        own = f"ssl.keystore.location={tmp_path}/own.pem is not allowed: "
+        assert record.__dict__["reason"].startswith(own), "the key in the file is named"
+        assert reason in record.__dict__["reason"]
+        assert "ssl.truststore.certificates" in record.__dict__["reason"]
+        with pytest.raises(ConfigError, match=reason):  # a dynamic change is tried with the same method
+            listener.security.read(listener.config())
+        replaced(expires=None, authority=AUTHORITY)
+        await eventually(lambda: listener.context is not first)
+    assert len(caplog.records) == 1
+    replaced()
+    config = listener.config()
+    with pytest.raises(ConfigError, match=reason):  # a start
+        ListenerSecurity(listener.security.address, config, Users(), lambda: WALL_MS)
+
+
+def test_an_expired_certificate_of_a_listener_for_clients_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    following = Following(tmp_path)
+    assert caplog.messages == []
+    expired = datetime.fromtimestamp(WALL_MS / 1000, UTC) - timedelta(days=1)
+    AUTHORITY.issue("CN=broker", "a", "b", expires=expired).write_pem(following.store)
+    following.security.read(following.config())
+    assert caplog.messages == [], "only a certificate that is used is worth a line"
+    following.security.replace(following.security.read(following.config()))
+    (warning,) = caplog.records
+    assert warning.getMessage() == "the certificate of a listener has expired: clients refuse it"
+    assert warning.__dict__["expired_at"] == expired.isoformat()
+
+
 @pytest.mark.usefixtures("_looked_at_often")
 async def test_a_certificate_of_another_identity_can_be_allowed(tmp_path: Path) -> None:
     allowed = {"ssl.allow.dn.changes": "true", "ssl.allow.san.changes": "true"}

@@ -292,8 +292,7 @@ def test_certificates(doctor: Doctor, tmp_path: Path, name: str, days: int) -> N
     trust = f"ssl.truststore.type=PEM\nssl.truststore.location={authority.write(tmp_path / 'ca.pem')}\n"
     port = free_port()
     settings = {
-        "listeners": f"SSL://127.0.0.1:{port}",
-        "security.inter.broker.protocol": "SSL",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:{port}",  # brokers do not use an expired certificate
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(issued.write_pem(tmp_path / "broker.pem")),
         "ssl.truststore.type": "PEM",

@@ -67,13 +67,19 @@ _SECURITY: Final = Section(
         ),
         Line(
             "could not change the security settings of a listener: the previous settings stay in use",
-            "A certificate or a setting cannot be used; see the `reason`.",
+            "A certificate or a setting cannot be used; see the `reason`. On the inter-broker listener this is also a "
+            "certificate that has expired, or that the listener's trust store does not trust.",
             "Correct it. The broker reads it again without a restart.",
         ),
         Line(
             "the new certificates cannot be used; the old ones stay in use: ...",
             "Files of certificates have changed and cannot be read.",
             "Correct the files. The broker reads them again without a restart.",
+        ),
+        Line(
+            "the certificate of a listener has expired: clients refuse it",
+            "The line contains the `listener`, its `files`, and the time at which the certificate expired.",
+            "Put a new certificate into the file. The broker reads it without a restart.",
         ),
         Line(
             "a revocation list has expired: clients with certificates of its issuer are refused",

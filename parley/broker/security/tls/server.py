@@ -10,7 +10,7 @@ import logging
 import math
 import ssl
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from parley.broker.security.principal import ANONYMOUS, Principal, user
 from parley.broker.security.tls.distinguished_name import subject_of
 from parley.broker.security.tls.kernel import KeyLog, kernel_suites
 from parley.broker.security.tls.principal_mapping import PrincipalMapping
-from parley.configuration.tls import TlsSettings, tls_settings
+from parley.configuration.tls import CRL_FILE, TlsSettings, tls_settings
 from parley.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -89,11 +89,9 @@ def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
     own = config.for_listener(address.name)
     _check_library(address)
     prefix = f"{LISTENER_PREFIX}{address.name.lower()}."
-    # A broker-wide ssl.client.auth does not apply to SASL listeners (KIP-684).
-    demands = not address.is_sasl or f"{prefix}ssl.client.auth" in config.given
+    client_auth = client_auth_of(address, config)
     try:
         settings = tls_settings(own.given)
-        client_auth = own.ssl_client_auth if demands else "none"
         if client_auth != "none" and not settings.authorities:
             raise ValueError(
                 f"ssl.client.auth={client_auth} needs ssl.truststore.location or ssl.truststore.certificates; without "
@@ -103,8 +101,7 @@ def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
         expires_at = _expiry(settings)
         lists = _revocation_lists(settings)
     except ValueError as error:  # BadKeyStore, or a certificate that OpenSSL accepts and ``cryptography`` does not
-        problem = Problem(f"{prefix}ssl.keystore.location", _shown(own), f"usable: {error}")
-        raise ConfigError([problem]) from error
+        raise ConfigError([_problem(address, config, str(error))]) from error
     for each in lists:
         if each.next_update_utc is not None and each.next_update_utc < datetime.now(UTC):
             _log.warning(
@@ -190,6 +187,87 @@ def check_replacement(old: ServerTls, new: ServerTls, own: BrokerConfig) -> None
         raise ConfigError([Problem("ssl.keystore", after.subject, allowed)])
 
 
-def _shown(own: BrokerConfig) -> str:
-    """Return the key store's location for an error message. PEM certificates in the configuration are hidden."""
-    return own.ssl_keystore_location or ("[hidden]" if own.ssl_keystore_key is not None else "")
+def check_between_brokers(address: ListenerAddress, config: BrokerConfig, settings: TlsSettings) -> None:
+    """Raise ConfigError if the brokers could not connect to each other over the listener with these settings.
+
+    As in Kafka, a broker stands for the others: a client with the listener's settings connects to a server with them.
+    Host names are not verified. Blocks.
+    """
+    reason = refusal_of_own(settings, client_auth_of(address, config))
+    if reason is None:
+        return
+    key, path = _key_store(address, config)
+    allowed = (
+        f"a certificate that the other brokers accept: they use the listener {address.name}, too, and refuse this "
+        f"certificate ({reason}). Replace it by an unexpired certificate that an authority in "
+        f"{_trust_store(address, config)} has issued, or correct the trust store"
+    )
+    raise ConfigError([Problem(key, path, allowed)])
+
+
+def refusal_of_own(settings: TlsSettings, client_auth: str) -> str | None:
+    """Return why a client with these settings cannot connect to a server with them; None if it can.
+
+    Revocation lists do not count, because expired lists must not keep a broker from starting.
+    """
+    plain = replace(settings, revocation_lists="", verify_host=False)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = plain.client_context().wrap_bio(to_client, to_server)
+    server = plain.server_context(client_auth).wrap_bio(to_server, to_client, server_side=True)
+    waiting = [client, server]
+    # A handshake needs few rounds. With TLS 1.3 the client ends it before the server has verified its certificate.
+    while waiting:
+        for side in (*waiting,):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                return str(error.verify_message)
+            except ssl.SSLError as error:
+                return error.reason or str(error)
+    return None
+
+
+def client_auth_of(address: ListenerAddress, config: BrokerConfig) -> str:
+    """Return the listener's ``ssl.client.auth``. The broker-wide one does not apply to SASL listeners (KIP-684)."""
+    demands = not address.is_sasl or f"{LISTENER_PREFIX}{address.name.lower()}.ssl.client.auth" in config.given
+    client_auth: str = config.for_listener(address.name).ssl_client_auth if demands else "none"
+    return client_auth
+
+
+def key_in_use(address: ListenerAddress, config: BrokerConfig, name: str) -> str:
+    """Return the key from which a listener's setting comes: the listener's own key, or the key of all listeners."""
+    own = f"{LISTENER_PREFIX}{address.name.lower()}.{name}"
+    return own if own in config.given else name
+
+
+def _problem(address: ListenerAddress, config: BrokerConfig, error: str) -> Problem:
+    """Return the setting to correct: the setting that the error names, or whose file it names, or the key store."""
+    given = config.for_listener(address.name).given
+    for name in sorted(given):
+        if name.startswith("ssl.") and error.startswith((f"{name}:", f"{name}=")):
+            key = key_in_use(address, config, name)
+            return Problem(key, given[name], f"usable: {error.removeprefix(f'{name}:').strip()}")
+    for name in ("ssl.truststore.location", CRL_FILE):
+        if given.get(name) and error.startswith(given[name]):
+            return Problem(key_in_use(address, config, name), given[name], f"usable: {error}")
+    return Problem(*_key_store(address, config), f"usable: {error}")
+
+
+def _trust_store(address: ListenerAddress, config: BrokerConfig) -> str:
+    own = config.for_listener(address.name)
+    if own.ssl_truststore_location:
+        return f"{key_in_use(address, config, 'ssl.truststore.location')} ({own.ssl_truststore_location})"
+    if own.ssl_truststore_certificates is not None:
+        return key_in_use(address, config, "ssl.truststore.certificates")
+    return "the operating system's trust store (ssl.truststore.location is not set)"
+
+
+def _key_store(address: ListenerAddress, config: BrokerConfig) -> tuple[str, str]:
+    """Return the key of the listener's key store, and its value. PEM certificates in the configuration are hidden."""
+    own = config.for_listener(address.name)
+    if own.ssl_keystore_location is None and own.ssl_keystore_key is not None:
+        return key_in_use(address, config, "ssl.keystore.key"), "[hidden]"
+    return key_in_use(address, config, "ssl.keystore.location"), own.ssl_keystore_location or ""
