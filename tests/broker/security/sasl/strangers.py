@@ -33,6 +33,9 @@ class _Keys:
     def renew(self, key_id: str | None) -> None:
         """They are always fresh."""
 
+    def close(self) -> None:
+        """Release nothing."""
+
     def find(self, key_id: str | None) -> list[dict[str, Any]]:
         return [jwk("rsa")]
 

@@ -1,12 +1,12 @@
 """The public keys of a token issuer (JWKS): from a file, which is read again when it changes, or from an https address.
 
-A login that needs new keys from an address starts to fetch them in a thread. New keys are needed when the keys are
-older than ``sasl.oauthbearer.jwks.endpoint.refresh.ms``, or when a token names an unknown key. The latter causes at
-most one fetch per ``UNKNOWN_KEY_S``, so that clients cannot make the broker flood the issuer. If the issuer does not
-respond, the broker keeps the old keys.
+The first login starts to fetch keys from an address, in a thread. They are fetched again when they are older than
+``sasl.oauthbearer.jwks.endpoint.refresh.ms``, even without logins, because keys may be withdrawn. They are also fetched
+when a token names an unknown key, but at most once per ``UNKNOWN_KEY_S``, so that clients cannot make the broker flood
+the issuer. If the issuer does not respond, the broker keeps the old keys.
 
-A login whose key is known does not wait for the fetch, so an issuer that is slow or unreachable does not keep its users
-out. The exception is the first login for a long time: it waits, because its key may have been withdrawn meanwhile.
+A login whose key is known never waits for a fetch, as in Kafka, so an issuer that is slow or unreachable does not keep
+its users out.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 UNKNOWN_KEY_S: Final = 10.0
 """The minimum time, in seconds, between two fetches because of unknown keys."""
+_REFRESH_MIN_S: Final = 1.0
+"""The minimum time, in seconds, after which keys are fetched again without a login."""
 _BYTES_MAX: Final = 1 << 20
 _KEYS_MAX: Final = 1000
 _URL_KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
@@ -56,6 +58,9 @@ class IssuerKeys(Protocol):
 
     def find(self, key_id: str | None) -> Sequence[Jwk]:
         """Return the keys with this id, or all keys if the token does not name a key."""
+
+    def close(self) -> None:
+        """Stop fetching keys without logins."""
 
 
 def _parsed(text: bytes) -> list[Jwk]:
@@ -90,6 +95,9 @@ class KeyFile:
     def find(self, key_id: str | None) -> Sequence[Jwk]:
         return _with_id(self._keys, key_id)
 
+    def close(self) -> None:
+        """Do nothing: only logins read the file."""
+
     async def renew(self, key_id: str | None) -> None:
         try:
             await asyncio.to_thread(self._read)
@@ -122,6 +130,9 @@ class FetchedKeys:
         self._unknown_at = -float("inf")
         self._renewal: asyncio.Future[None] | None = None
         """The fetch in progress."""
+        self._next: asyncio.TimerHandle | None = None
+        """The next fetch, if no login causes one before."""
+        self._is_closed = False
 
     def renew(self, key_id: str | None) -> Awaitable[None] | None:
         now = self._clock()
@@ -129,19 +140,23 @@ class FetchedKeys:
         if self._renewal is None and (now >= self._due_at or (not is_known and now >= self._unknown_at)):
             self._unknown_at = now + UNKNOWN_KEY_S
             self._begin()
-        # Without a login for another interval nothing has fetched the keys. A failed fetch moves ``_due_at``, so logins
-        # do not wait while the issuer is unreachable.
-        may_be_withdrawn = now >= self._due_at + self._refresh_s
-        if self._renewal is None or (is_known and not may_be_withdrawn):
+        if self._renewal is None or is_known:
             return None
         return asyncio.shield(self._renewal)  # other logins wait for it, too
 
     def find(self, key_id: str | None) -> Sequence[Jwk]:
         return _with_id(self._keys, key_id)
 
+    def close(self) -> None:
+        self._is_closed = True
+        if self._next is not None:
+            self._next.cancel()
+
     def _begin(self) -> None:
         """Fetch the keys in a daemon thread. A pool's thread would delay the end of the process until the issuer has
         responded."""
+        if self._next is not None:
+            self._next.cancel()
         loop = asyncio.get_running_loop()
         thread = Thread(target=self._get, args=(loop,), name="issuer keys", daemon=True)
         self._renewal = loop.create_future()
@@ -168,6 +183,8 @@ class FetchedKeys:
             self._keys = outcome
             self._due_at = self._clock() + self._refresh_s
             self._backoff_s = self._first_backoff_s
+        if not self._is_closed:
+            self._next = asyncio.get_running_loop().call_later(max(self._refresh_s, _REFRESH_MIN_S), self._begin)
         if self._renewal is not None:
             self._renewal.set_result(None)
             self._renewal = None

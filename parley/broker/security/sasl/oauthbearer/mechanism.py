@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from parley.broker.config import ConfigError, Problem
@@ -34,14 +34,16 @@ _UNSECURED_OPTIONS: Final = "unsecuredValidator"
 class BearerMechanism:
     """The OAUTHBEARER mechanism with a token verifier."""
 
-    def __init__(self, verifier: TokenVerifier) -> None:
+    def __init__(self, verifier: TokenVerifier, close: Callable[[], None] = lambda: None) -> None:
+        """``close`` releases what the verifier needs."""
         self._verifier = verifier
+        self._close = close
 
     def begin(self) -> Exchange:
         return BearerExchange(self._verifier)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        self._close()
 
 
 class BearerExchange:
@@ -135,7 +137,8 @@ def make(setup: MechanismSetup) -> Mechanism:
         )
     except ImportError as error:
         raise ConfigError([MissingExtra("sasl.enabled.mechanisms", "OAUTHBEARER", "security", str(error))]) from error
-    return BearerMechanism(signed_verifier(setup))
+    verifier = signed_verifier(setup)
+    return BearerMechanism(verifier, verifier.close)
 
 
 def _asks_for_unsecured(setup: MechanismSetup) -> bool:

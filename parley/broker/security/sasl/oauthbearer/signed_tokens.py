@@ -46,6 +46,10 @@ class SignedVerifier:
         self._keys = keys
         self._expected = expected
 
+    def close(self) -> None:
+        """Stop fetching the issuer's keys without logins."""
+        self._keys.close()
+
     def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
         if token.find(".", 0, _HEADER_CHARACTERS_MAX + 1) < 0:
             raise TokenRefused("the token has no header, or a header that is too long")

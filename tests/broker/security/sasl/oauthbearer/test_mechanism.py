@@ -44,6 +44,9 @@ class Keys:
     def renew(self, key_id: str | None) -> None:
         """They are always fresh."""
 
+    def close(self) -> None:
+        """Release nothing."""
+
     def find(self, key_id: str | None) -> list[dict[str, Any]]:
         return [key for key in self._keys if key_id in (None, key["kid"])]
 
@@ -286,11 +289,39 @@ async def test_a_login_with_a_known_key_does_not_wait_for_a_slow_issuer() -> Non
     assert issuer.fetches == 2
 
 
-async def test_a_withdrawn_key_is_not_used_after_a_long_time_without_logins() -> None:
+class _Timer:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+async def test_keys_are_fetched_again_without_a_login_until_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[_Timer] = []
+    loop = asyncio.get_running_loop()
+    usual = loop.call_later
+
+    def call_later(delay: float, call: Callable[..., None], *given: Any) -> Any:
+        if delay != 3600:
+            return usual(delay, call, *given)
+        timers.append(_Timer(call))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_later", call_later)
     issuer = Issuer("rsa")
     assert await issuer.accepts(signed())
-    issuer.kids, issuer.now = ("ec",), 7201
-    assert not await issuer.accepts(signed())
+    issuer.kids = ("ec",)
+    timers[0].call()
+    await issuer.fetched()
+    assert not await issuer.accepts(signed()), "the key has been withdrawn"
+    issuer.is_down = True
+    timers[1].call()
+    await issuer.fetched()
+    assert not timers[2].is_cancelled
+    issuer.keys.close()
+    assert timers[2].is_cancelled
 
 
 async def test_a_login_that_is_cut_off_leaves_the_fetch_to_the_others() -> None:
