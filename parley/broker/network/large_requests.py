@@ -6,7 +6,7 @@ Rules:
    client is a user, or a host if the user is unknown.
 2. A request without a place waits as bytes. Decoded, it would take up to forty times the memory.
 3. The next place goes to the client that has waited longest since it got a place, and to the oldest request of this
-   client. So a client with many large requests delays its own, and those of the others hardly.
+   client. So a client with many large requests delays its own requests, and hardly any others.
 4. The waiting requests of a client take at most ``WAITING_BYTES_MAX``. Further ones are refused.
 5. A request that only waits for an event gives its place back.
 6. ``Load`` does not count large requests, because those of one client could keep all other requests from beginning.
@@ -111,6 +111,7 @@ class LargeRequests:
                 queue.remove(waiting)
                 if not queue:
                     del self._waiting[client]
+                self._admit()  # it may have kept the client's next request waiting
             else:
                 self.ended(client)
             raise

@@ -85,6 +85,16 @@ async def test_a_request_that_is_cancelled_takes_no_place() -> None:
     assert not asking.requests._waiting
 
 
+async def test_a_request_that_is_cancelled_keeps_no_other_waiting() -> None:
+    asking = Asking()
+    await asking.ask(["eve"] * (PLACES_OF_A_CLIENT + 2))
+    asking.tasks[PLACES_OF_A_CLIENT].cancel()  # it is the next one, and leaves later
+    for _, place in asking.places:
+        place.end()
+    await asyncio.gather(*asking.tasks, return_exceptions=True)
+    assert asking.holders == ["eve"] * (PLACES_OF_A_CLIENT + 1)
+
+
 async def test_the_waiting_requests_of_a_client_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_requests, "WAITING_BYTES_MAX", 100)
     asking = Asking()
