@@ -14,18 +14,19 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import Request
 
 from parley.light_dataclasses import dataclass
+from parley.protocol.security.http_requests import fetch
 from parley.protocol.security.logins import BearerToken, LoginRefused
 
 __all__ = ["ClientCredentials", "FileTokens", "FreshTokens", "UnsecuredTokens", "expiry_of"]
 
-_BYTES_MAX: Final = 1 << 20
 _UNSECURED_SECONDS: Final = 3600
 
 
@@ -108,13 +109,6 @@ def _part(data: Mapping[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(data, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    """Rejects redirects, which would send the client's secret to another server."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow no redirect."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
     """Requests tokens from a token endpoint, with the client's id and secret (RFC 6749, section 4.4)."""
@@ -131,29 +125,25 @@ class ClientCredentials:
     """True if id and secret are URL-encoded in the header, as RFC 6749 requires (sasl.oauthbearer.header.urlencode)."""
 
     def __call__(self) -> str:
-        wait_s, waited_s = self.backoff_s, 0.0
+        wait_s, begun = self.backoff_s, time.monotonic()
         while True:
             try:
                 return self._fetch()
-            except (URLError, TimeoutError, ConnectionError) as error:
+            except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
                 reason = error.code if isinstance(error, HTTPError) else getattr(error, "reason", None) or error
                 is_final = isinstance(error, HTTPError) and error.code < 500
-                if is_final or waited_s + wait_s > self.backoff_max_s:
+                if is_final or time.monotonic() - begun + wait_s > self.backoff_max_s:
                     raise LoginRefused(f"{self._shown} returned no token: {reason}") from None
             time.sleep(wait_s)
-            waited_s += wait_s
             wait_s *= 2
 
     def _fetch(self) -> str:
-        opener = build_opener(_NoRedirects(), HTTPSHandler(context=self.tls))
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         request = Request(
             self.url, urlencode(form).encode(), {"Authorization": self._header, "Accept": "application/json"}
         )
-        with opener.open(request, timeout=self.timeout_s) as response:
-            body = response.read(_BYTES_MAX)
         try:
-            token = json.loads(body)["access_token"]
+            token = json.loads(fetch(request, self.tls, self.timeout_s))["access_token"]
         except (ValueError, KeyError, TypeError):
             token = None
         if not isinstance(token, str) or not token.strip():

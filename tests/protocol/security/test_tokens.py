@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.request import Request
 
 import pytest
 
+from parley.protocol.security.http_requests import fetch
 from parley.protocol.security.logins import LoginRefused
 from parley.protocol.security.tokens import ClientCredentials, FileTokens, FreshTokens, UnsecuredTokens
 from tests.support.ports import free_port
@@ -50,9 +53,9 @@ def endpoint(*responses: tuple[int, str]) -> Iterator[tuple[str, Asked]]:
         server.server_close()
 
 
-def credentials(url: str, *, encodes_header: bool = False) -> ClientCredentials:
+def credentials(url: str, *, encodes_header: bool = False, patience_s: float = 0.01) -> ClientCredentials:
     return ClientCredentials(
-        url, "my id", "marked&1", "a b", backoff_s=0.001, backoff_max_s=0.01, encodes_header=encodes_header
+        url, "my id", "marked&1", "a b", backoff_s=0.001, backoff_max_s=patience_s, encodes_header=encodes_header
     )
 
 
@@ -70,8 +73,31 @@ def test_a_token_for_the_credentials_of_a_client() -> None:
 
 def test_a_busy_endpoint_is_asked_again() -> None:
     with endpoint((503, ""), (500, ""), (200, '{"access_token":"d"}')) as (url, asked):
-        assert credentials(url)() == "d"
+        assert credentials(url, patience_s=60)() == "d"
     assert len(asked) == 3
+
+
+def test_an_endpoint_that_sends_a_byte_at_a_time_is_not_awaited() -> None:
+    """Each byte arrives in time, but the whole response does not."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connected, _ = server.accept()
+            with connected, suppress(OSError):
+                connected.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while not ended.wait(0.01):
+                    connected.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            request = Request(f"http://127.0.0.1:{server.getsockname()[1]}/", b"form")
+            with pytest.raises(TimeoutError, match=r"no complete response within 0\.1 s"):
+                fetch(request, None, 0.1)
+        finally:
+            ended.set()
+            thread.join()
 
 
 @pytest.mark.parametrize(

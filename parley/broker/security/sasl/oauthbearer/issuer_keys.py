@@ -15,23 +15,21 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from threading import Thread, Timer
+from threading import Thread
 from time import monotonic
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import Request
 
 from parley.broker.config import ConfigError, Problem
 from parley.broker.security.sasl.mechanism import MechanismSetup
 from parley.configuration.key_stores import BadKeyStore
 from parley.configuration.tls import tls_settings
+from parley.protocol.security.http_requests import fetch
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +37,6 @@ UNKNOWN_KEY_S: Final = 10.0
 """The minimum time, in seconds, between two fetches because of unknown keys."""
 _REFRESH_MIN_S: Final = 1.0
 """The minimum time, in seconds, after which keys are fetched again without a login."""
-_BYTES_MAX: Final = 1 << 20
 _KEYS_MAX: Final = 1000
 _URL_KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
 _TIMEOUT_MS: Final = 10_000
@@ -219,7 +216,7 @@ def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
     timeout_ms = config.sasl_login_read_timeout_ms or config.sasl_login_connect_timeout_ms or _TIMEOUT_MS
     return FetchedKeys(
         url,
-        lambda: _download(url, context, timeout_ms / 1000),
+        lambda: fetch(Request(url, headers={"Accept": "application/json"}), context, timeout_ms / 1000),
         refresh_s=config.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
         backoff_s=config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000,
         backoff_max_s=config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000,
@@ -233,98 +230,3 @@ def _context(options: Mapping[str, str]) -> ssl.SSLContext:
         return tls_settings({key: text for key, text in options.items() if key.startswith("ssl.")}).client_context()
     except BadKeyStore as error:
         raise ValueError(str(error)) from error
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """Refuses redirects, because a redirect would let another server supply the keys."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Refuse the redirect."""
-
-
-class _Deadline:
-    """Ends a download after some time, by shutting its connections down.
-
-    The timeout of a socket applies to each read, so an issuer that sends a byte a second would never exceed it.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._connected: list[socket.socket] = []
-        self._is_over = False
-        self._timer = Timer(seconds, self._end)
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def watch(self, connected: socket.socket) -> None:
-        """Include a connection. TLS replaces its socket later, but not the duplicate that is kept here."""
-        self._connected.append(connected.dup())
-        if self._is_over:
-            self._end()
-
-    def _end(self) -> None:
-        self._is_over = True
-        for each in self._connected:
-            with suppress(OSError):  # it has already ended
-                each.shutdown(socket.SHUT_RDWR)
-
-    def __exit__(self, *_: object) -> None:
-        """Raises TimeoutError if the time was over, whatever the connection's end has caused."""
-        self._timer.cancel()
-        self._timer.join()
-        for each in self._connected:
-            each.close()
-        if self._is_over:
-            raise TimeoutError(f"no complete response within {self._seconds:g} s") from None
-
-
-class _Connection(HTTPConnection):
-    """A connection that a ``_Deadline`` watches, from before its TLS handshake."""
-
-    deadline: _Deadline
-
-    def connect(self) -> None:
-        super().connect()
-        self.deadline.watch(self.sock)
-
-
-class _TlsConnection(HTTPSConnection, _Connection):
-    """Connects with ``_Connection.connect``, then begins TLS."""
-
-
-def _watched(kind: type[_Connection], deadline: _Deadline, host: str, **more: Any) -> _Connection:
-    connection = kind(host, **more)
-    connection.deadline = deadline
-    return connection
-
-
-class _Http(HTTPHandler):
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_watched, _Connection, self._deadline), req)
-
-
-class _Https(HTTPSHandler):
-    def __init__(self, deadline: _Deadline, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self._deadline, self._tls = deadline, context
-
-    def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_watched, _TlsConnection, self._deadline, context=self._tls), req)
-
-
-def _download(url: str, context: ssl.SSLContext | None, timeout_s: float) -> bytes:
-    """Return the document. Raises OSError, HTTPException, or ValueError if it is too long."""
-    deadline = _Deadline(timeout_s)
-    opener = build_opener(_NoRedirects, _Http(deadline), *([_Https(deadline, context)] if context else []))
-    request = Request(url, headers={"Accept": "application/json"})
-    with deadline, opener.open(request, timeout=timeout_s) as response:
-        body: bytes = response.read(_BYTES_MAX + 1)
-    if len(body) > _BYTES_MAX:
-        raise ValueError(f"more than {_BYTES_MAX} bytes")
-    return body
