@@ -37,6 +37,7 @@ from parley.broker.network.sending import SliceLost, make_sender
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
+from parley.broker.runtime.turns import CLIENT
 from parley.broker.security.session import ClientSession
 from parley.protocol.connection import FrameReader, FrameTooLarge
 from parley.protocol.errors import MalformedMessage
@@ -352,10 +353,11 @@ class Connection(asyncio.BufferedProtocol):
         only = self._owner.dispatcher.only
         if only is not None and frame[:2] not in only:
             return False
-        if self._owner.load.is_full:
+        load = self._owner.load
+        if load.is_crowded and not load.has_room(self._client.session.user_or_host):
             self._wait_for_load()
             return False
-        turns = self._owner.load.turns
+        turns = load.turns
         must_wait = turns.only_urgent and (turns.are_over or frame[:2] != URGENT_KEY)
         if must_wait or turn_is_over:
             self._wait_for_turn()
@@ -369,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_turn(self) -> None:
         if not self._waiting_for_turn:
             self._waiting_for_turn = True
-            self._owner.load.turns.wait(self._next_turn)
+            self._owner.load.turns.wait(self._client.session.user_or_host, self._next_turn)
 
     def _next_turn(self) -> None:
         self._waiting_for_turn = False
@@ -470,17 +472,19 @@ class Connection(asyncio.BufferedProtocol):
     def _work(self, pending: PendingResponse, work: Awaitable[MaybeResponse], reserved: int) -> None:
         """Run a coroutine handler as a task."""
         dispatcher, load = self._owner.dispatcher, self._owner.load
-        is_counted = not pending.context.needs_place
+        is_counted, client = not pending.context.needs_place, self._client.session.user_or_host
         if is_counted:
-            load.begin()
+            load.begin(client)
         name = f"{dispatcher.routes[pending.context.api_key].name} from {self._client.client_host}"
+        before = CLIENT.set(client)
         task = self._owner.tasks.start(dispatcher.work(pending.context, work), name=name)
+        CLIENT.reset(before)
 
         def done(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and isinstance(work, Coroutine):
                 work.close()  # a task that never started has not awaited the coroutine
             if is_counted:
-                load.end()
+                load.end(client)
             self._release(reserved)
             self._done(pending, task)
 

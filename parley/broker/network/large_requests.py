@@ -81,7 +81,7 @@ class LargeRequests:
 
     async def begin(self, session: ClientSession, size_bytes: int) -> Place:
         """Wait for a place. Raises Disconnect if the waiting requests of the client already take too much memory."""
-        client: Hashable = session.host if session.is_anonymous else session.principal
+        client = session.user_or_host
         if client in self._waiting or not self._has_place(client):
             await self._wait(client, size_bytes)
         else:

@@ -4,11 +4,12 @@ clients do not read, and time on the event loop."""
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 from parley.broker.network.unread_responses import UnreadResponses
+from parley.broker.runtime.round_robin import RoundRobin
 
 SHARE_S: Final = 0.05
 """How long, in seconds, the requests of all connections may take before the event loop does other work. A broker must
@@ -22,11 +23,12 @@ requests wait for their memory."""
 
 
 class Turns:
-    """The connections whose next request waits for its turn, first come, first served."""
+    """The connections whose next request waits for its turn. Clients take turns, whatever their number of
+    connections."""
 
     def __init__(self) -> None:
         self._used_s = 0.0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: RoundRobin[Callable[[], None]] = RoundRobin()
         self._is_scheduled = False
         self.are_over = False
         """True if no request may begin before the event loop has done other work."""
@@ -41,9 +43,10 @@ class Turns:
             self.are_over = self._used_s >= SHARE_S
             self._schedule()
 
-    def wait(self, proceed: Callable[[], None]) -> None:
-        """Call ``proceed`` when the event loop has done other work, after the connections that are already waiting."""
-        self._waiting.append(proceed)
+    def wait(self, client: Hashable, proceed: Callable[[], None]) -> None:
+        """Call ``proceed`` when the event loop has done other work, after the connections of ``client`` that are
+        already waiting."""
+        self._waiting.add(client, proceed)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -57,7 +60,7 @@ class Turns:
             for _ in range(len(self._waiting)):
                 if self.only_urgent:
                     break
-                self._waiting.popleft()()
+                self._waiting.pop()()
         finally:  # an error in one connection must not make other connections wait forever
             if self._waiting:
                 self._schedule()
@@ -80,7 +83,8 @@ class Load:
     """The broker's current load, compared with its limits.
 
     ``queued.max.requests`` limits the requests in progress, not counting requests that only wait for an event. At the
-    limit, no connection begins a request. ``queued.max.request.bytes`` limits the bytes of large requests that are
+    limit, no connection begins a request. One client may have half of them in progress, so that it cannot keep all
+    others from beginning. ``queued.max.request.bytes`` limits the bytes of large requests that are
     being received or are in progress. (Small requests are limited by their number.) If a large request would exceed
     this limit, its connection stops reading, unless no other request holds memory. Waiting connections resume when a
     request ends. While a connection waits, slow connections that hold memory are closed: a client cannot occupy memory
@@ -89,6 +93,7 @@ class Load:
 
     def __init__(self, requests_max: int, bytes_max: int) -> None:
         self._requests_max = requests_max
+        self._of_a_client_max = (requests_max + 1) // 2
         self._bytes_max = bytes_max
         self._waiting: list[Callable[[], None]] = []
         self._receivers: set[Receiver] = set()
@@ -97,21 +102,30 @@ class Load:
         self.turns = Turns()
         self.unread_responses = UnreadResponses()
         self.lacks_memory = False
+        self._of_clients: Counter[Hashable] = Counter()
         self.requests_in_progress = 0
         self.request_bytes_held = 0
 
     @property
-    def is_full(self) -> bool:
-        """True if no further request may begin."""
-        return self.requests_in_progress >= self._requests_max
+    def is_crowded(self) -> bool:
+        """True if ``has_room`` may return False. This is cheaper to find out."""
+        return self.requests_in_progress >= self._of_a_client_max
 
-    def begin(self) -> None:
+    def has_room(self, client: Hashable) -> bool:
+        """Return True if a further request of the client may begin."""
+        return self.requests_in_progress < self._requests_max and self._of_clients[client] < self._of_a_client_max
+
+    def begin(self, client: Hashable) -> None:
         """Count the start of a request."""
         self.requests_in_progress += 1
+        self._of_clients[client] += 1
 
-    def end(self) -> None:
+    def end(self, client: Hashable) -> None:
         """Count the end of a request."""
         self.requests_in_progress -= 1
+        self._of_clients[client] -= 1
+        if not self._of_clients[client]:
+            del self._of_clients[client]
         self._ease()
 
     def reserve(self, size: int, receiver: Receiver) -> bool:

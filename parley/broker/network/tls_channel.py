@@ -383,7 +383,8 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         turns = self._owner.load.turns
         if (turns.are_over or self._turn_left_s < 0) and not self._waits_for_turn:
             self._waits_for_turn = True
-            turns.wait(self._next_turn)
+            connection = self._connection
+            turns.wait(None if connection is None else connection.session.user_or_host, self._next_turn)
         return not self._waits_for_turn
 
     def _next_turn(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from parley.broker.security.principal import ANONYMOUS, Principal
 from parley.light_dataclasses import dataclass
 
@@ -25,6 +27,11 @@ class ClientSession:
     def is_anonymous(self) -> bool:
         """True if the client has neither logged in nor presented a certificate."""
         return self.principal == ANONYMOUS
+
+    @property
+    def user_or_host(self) -> Hashable:
+        """Whose share of the broker's time the client uses: its user's, or its host's if the user is unknown."""
+        return self.host if self.is_anonymous else self.principal
 
 
 def anonymous(host: str, listener: str) -> ClientSession:

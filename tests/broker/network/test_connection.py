@@ -26,7 +26,7 @@ from parley.broker.network.connection import TURN_S, UNSENT_MAX, Connection, Con
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
-from parley.broker.network.load import ONLY_URGENT_S, SHARE_S, Turns
+from parley.broker.network.load import ONLY_URGENT_S, SHARE_S, Load, Turns
 from parley.broker.network.request_context import Disconnect, RequestContext
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
@@ -199,10 +199,26 @@ async def test_an_error_in_one_turn_does_not_hold_up_the_others() -> None:
         raise ValueError("a bug")
 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
-    turns.wait(fail)
-    turns.wait(begun.set)
+    turns.wait("a", fail)
+    turns.wait("a", begun.set)
     await begun.wait()
     assert [type(error) for error in errors] == [ValueError]
+
+
+def test_a_client_may_have_half_of_the_requests_in_progress() -> None:
+    load = Load(5, -1)
+    for client in ("eve", "eve", "eve"):
+        assert load.has_room(client)
+        load.begin(client)
+    assert load.is_crowded
+    assert not load.has_room("eve")
+    for _ in range(2):
+        assert load.has_room("alice")
+        load.begin("alice")
+    assert not load.has_room("bob")
+    load.end("eve")
+    assert load.has_room("eve")
+    assert load.has_room("bob")
 
 
 class Counting(ThreadPoolExecutor):
@@ -664,6 +680,7 @@ async def test_a_client_with_many_requests_leaves_others_their_turn() -> None:
 
 
 async def test_the_load_limit_holds_back_other_connections() -> None:
+    """A client may have half of the requests in progress."""
     started = asyncio.Semaphore(0)
     go_on = asyncio.Event()
 
@@ -672,7 +689,7 @@ async def test_the_load_limit_holds_back_other_connections() -> None:
         await go_on.wait()
         return MetadataResponse(brokers=[], topics=[])
 
-    async with serving({3: work}, queued_requests=2) as listener:
+    async with serving({3: work}, queued_requests=4) as listener:
         clients = [await RawClient.connect(listener) for _ in range(5)]
         for client in clients:
             await client.send(METADATA, 1)
