@@ -1,6 +1,6 @@
 """What Apache Kafka answered, kept between runs.
 
-Parley's code runs anew each time. Kafka answers again only if something may change its answers.
+Each run of the tests runs Parley's code. It asks Kafka again only if something may have changed Kafka's answers.
 """
 
 from __future__ import annotations

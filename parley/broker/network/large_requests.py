@@ -15,13 +15,13 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Hashable
 from typing import Final
 
 from parley.broker.network.request_context import Disconnect
+from parley.broker.runtime.round_robin import RoundRobin
 from parley.broker.security.session import ClientSession
-from parley.light_dataclasses import dataclass
 
 PLACES: Final = 8
 PLACES_OF_A_CLIENT: Final = 2
@@ -44,48 +44,21 @@ class Place:
             self._requests.ended(self._client)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
-    size_bytes: int
-    admitted: asyncio.Future[None]
-
-
-class _Queue:
-    """The waiting requests of one client, the oldest first."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self._requests: deque[_Waiting] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._requests)
-
-    def add(self, waiting: _Waiting) -> None:
-        self.size_bytes += waiting.size_bytes
-        self._requests.append(waiting)
-
-    def remove(self, waiting: _Waiting) -> None:
-        self.size_bytes -= waiting.size_bytes
-        self._requests.remove(waiting)
-
-    def next(self) -> _Waiting:
-        return self._requests[0]
-
-
 class LargeRequests:
     """The large requests of all connections of a broker."""
 
     def __init__(self) -> None:
         self._in_progress: Counter[Hashable] = Counter()
-        self._waiting: dict[Hashable, _Queue] = {}  # the client whose turn is next is first
+        self._waiting: RoundRobin[asyncio.Future[None]] = RoundRobin()
+        self._waiting_bytes: Counter[Hashable] = Counter()
 
     async def begin(self, session: ClientSession, size_bytes: int) -> Place:
         """Wait for a place. Raises Disconnect if the waiting requests of the client already take too much memory."""
         client = session.user_or_host
-        if client in self._waiting or not self._has_place(client):
-            await self._wait(client, size_bytes)
-        else:
+        if self._has_place(client):
             self._in_progress[client] += 1
+        else:
+            await self._wait(client, size_bytes)
         return Place(self, client)
 
     def ended(self, client: Hashable) -> None:
@@ -99,34 +72,26 @@ class LargeRequests:
         return self._in_progress.total() < PLACES and self._in_progress[client] < PLACES_OF_A_CLIENT
 
     async def _wait(self, client: Hashable, size_bytes: int) -> None:
-        queue = self._waiting.setdefault(client, _Queue())
-        if queue and queue.size_bytes + size_bytes > WAITING_BYTES_MAX:
+        held = self._waiting_bytes[client]
+        if held and held + size_bytes > WAITING_BYTES_MAX:
             raise Disconnect("too many large requests of this client wait already")
-        waiting = _Waiting(size_bytes, asyncio.get_running_loop().create_future())
-        queue.add(waiting)
+        self._waiting_bytes[client] += size_bytes
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(client, admitted)
         try:
-            await waiting.admitted
+            await admitted
         except asyncio.CancelledError:
-            if waiting.admitted.cancelled():
-                queue.remove(waiting)
-                if not queue:
-                    del self._waiting[client]
-                self._admit()  # it may have kept the client's next request waiting
-            else:
+            if not admitted.cancelled():
                 self.ended(client)
             raise
+        finally:
+            self._waiting_bytes[client] -= size_bytes
+            if not self._waiting_bytes[client]:
+                del self._waiting_bytes[client]
 
     def _admit(self) -> None:
-        for client in list(self._waiting):
-            if self._in_progress.total() >= PLACES:
-                return
-            queue = self._waiting[client]
-            waiting = queue.next()
-            if self._in_progress[client] >= PLACES_OF_A_CLIENT or waiting.admitted.cancelled():
-                continue  # a cancelled request is about to leave
-            queue.remove(waiting)
-            self._in_progress[client] += 1
-            waiting.admitted.set_result(None)
-            del self._waiting[client]
-            if queue:
-                self._waiting[client] = queue  # its next turn comes after those of the others
+        while (found := self._waiting.pop_allowed(self._has_place)) is not None:
+            client, admitted = found
+            if not admitted.done():  # otherwise it was cancelled
+                self._in_progress[client] += 1
+                admitted.set_result(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,10 +29,18 @@ class RoundRobin(Generic[T]):
 
     def pop(self) -> T:
         """Remove and return the next element. Raises StopIteration if there is none."""
-        client, elements = next(iter(self._by_client.items()))
-        del self._by_client[client]
+        return self._take(next(iter(self._by_client)))
+
+    def pop_allowed(self, is_allowed: Callable[[Hashable], bool]) -> tuple[Hashable, T] | None:
+        """Remove the next element of a client that is allowed. Returns the client and the element; None if there is
+        none."""
+        client = next(filter(is_allowed, self._by_client), None)
+        return None if client is None else (client, self._take(client))
+
+    def _take(self, client: Hashable) -> T:
+        elements = self._by_client.pop(client)
         element = elements.popleft()
         if elements:
-            self._by_client[client] = elements
+            self._by_client[client] = elements  # its next turn comes after those of the others
         self._size -= 1
         return element

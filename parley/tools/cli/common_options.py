@@ -152,11 +152,11 @@ def warn_ignored(names: Iterable[str], kind: str = "client settings") -> None:
 def is_misspelled(name: str) -> bool:
     """Return True if neither Kafka's clients nor its brokers have such a setting, but the clients have a similar
     one."""
-    if name in CLIENT_SETTINGS:
+    if not _meant(name):
         return False
     from parley.broker.config.broker_keys import BrokerKeys  # slow to import, and needed for rare settings only
 
-    return name not in BrokerKeys.KEYS and bool(_meant(name))
+    return name not in BrokerKeys.KEYS
 
 
 def _with_suggestion(name: str) -> str:

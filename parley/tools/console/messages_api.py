@@ -20,7 +20,7 @@ from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 from parley.tools.console.answers import ApiRequest, described_topic, integer_of, number, refuse
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.record_filter import RecordFilter
-from parley.tools.console.record_reading import BY_NAME_VERSION_MAX, Scan, Turns, fetch
+from parley.tools.console.record_reading import BY_NAME_VERSION_MAX, Scan, TimeSlice, fetch
 from parley.tools.console.record_schemas import Decoded, RecordSchemas, SchemaSettings
 from parley.tools.console.record_values import SeenRecord
 
@@ -105,12 +105,12 @@ class RecordWindow:
         self, topic: str, fetched: AsyncIterator[tuple[int, list[Record]]], wanted: RecordFilter | None
     ) -> AsyncIterator[tuple[int, Record, dict[str, Any] | None]]:
         """Yield each record with its data for the browser, or with None if the filter rejects it."""
-        turns = Turns()
+        time_slice = TimeSlice()
         async for index, piece in fetched:
             if self._schemas is not None:
                 await self._schemas.look_up(topic, [(one.key, one.value) for one in piece])
             for one in piece:
-                await turns.give()
+                await time_slice.end_if_used()
                 key, value = self._decoded(topic, one.key, True), self._decoded(topic, one.value, False)
                 seen = SeenRecord(index, one, key, value)
                 yield index, one, seen.as_data() if wanted is None or wanted.passes(seen.names()) else None

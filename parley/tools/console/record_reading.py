@@ -42,13 +42,13 @@ class Scan:
     scanned: int = 0
 
 
-class Turns:
+class TimeSlice:
     """Lets other requests continue while a long task works in the event loop."""
 
     def __init__(self) -> None:
         self._begun = SYSTEM_CLOCK.monotonic()
 
-    async def give(self) -> None:
+    async def end_if_used(self) -> None:
         """Let others continue if this task has worked for ``TURN_S``."""
         if SYSTEM_CLOCK.monotonic() - self._begun >= TURN_S:
             await asyncio.sleep(0)
@@ -66,14 +66,14 @@ async def fetch(
     for index, offset in at.items():
         by_node.setdefault(await client.leader(name, index), {})[index] = offset
     answers = await asyncio.gather(*(_fetch_from(client, node, name, each, wait_ms) for node, each in by_node.items()))
-    turns = Turns()
+    time_slice = TimeSlice()
     for answer in answers:
         for part in answer.responses[0].partitions if answer.responses else ():
             if part.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 await client.metadata([name])
                 continue
             refuse(part.error_code)
-            async for piece in _records(part.records or b"", scan, part.partition_index, turns):
+            async for piece in _records(part.records or b"", scan, part.partition_index, time_slice):
                 yield part.partition_index, piece
 
 
@@ -98,11 +98,11 @@ async def _fetch_from(client: Client, node: int, name: str, at: Mapping[int, int
     return await client.send(request, node=node, version=version)
 
 
-async def _records(data: Any, scan: Scan, index: int, turns: Turns) -> AsyncIterator[list[Record]]:
+async def _records(data: Any, scan: Scan, index: int, time_slice: TimeSlice) -> AsyncIterator[list[Record]]:
     """Yield pieces of complete batches, from the position to the end. The position passes each batch that was used."""
     begin, end, pos = scan.at[index], scan.ends.get(index, _OFFSET_MAX), 0
     while pos + HEADER_SIZE <= len(data):
-        await turns.give()
+        await time_slice.end_if_used()
         header = read_header(data, pos)
         if pos + header.size_bytes > len(data):
             return
@@ -114,7 +114,7 @@ async def _records(data: Any, scan: Scan, index: int, turns: Turns) -> AsyncIter
                 while piece is not None:
                     if piece:
                         yield piece
-                    await turns.give()
+                    await time_slice.end_if_used()
                     piece = next(pieces, None)
             except (CorruptRecord, InvalidRecord) as error:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"partition {index}: {error}") from None

@@ -18,6 +18,15 @@ def test_clients_take_turns_and_the_elements_of_each_keep_their_order() -> None:
     assert not queue
 
 
+def test_clients_that_are_not_allowed_keep_their_turn() -> None:
+    queue: RoundRobin[str] = RoundRobin()
+    for element in ("a1", "b1", "b2", "c1"):
+        queue.add(element[0], element)
+    assert queue.pop_allowed(lambda client: client != "a") == ("b", "b1")
+    assert queue.pop_allowed(lambda client: client == "d") is None
+    assert [queue.pop() for _ in range(len(queue))] == ["a1", "c1", "b2"]
+
+
 async def test_the_steps_of_one_request_do_not_wait_for_hundreds_of_another_client() -> None:
     order: list[str] = []
 
