@@ -92,6 +92,15 @@ def test_a_family_that_fails_keeps_its_section(monkeypatch: pytest.MonkeyPatch, 
     assert not (tmp_path / "performance.md").exists()
 
 
+def test_interpreted_modules_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(performance, "status", lambda: {"parley.storage.appending": "interpreted"})
+    with pytest.raises(SystemExit):
+        performance.main(["load"])
+    assert "make build" in capsys.readouterr().err
+
+
 def test_an_advantage_depends_on_what_is_better() -> None:
     assert advantage("produce: records/s", 200, 100) == 2
     assert advantage("handshakes: per broker CPU s", 100, 200) == 0.5
