@@ -18,10 +18,10 @@ from random import Random
 from parley.protocol.records.batch import build
 from parley.protocol.records.crc32c import crc32c
 from parley.protocol.records.record import Record
+from parley.storage.loaded_log import LastKnown
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogEvents, LogPlace, LogSettings
-from parley.storage.log_state import LastKnown
 from parley.storage.segment_names import LOG_SUFFIX
 
 NOW = 1_790_000_000_000

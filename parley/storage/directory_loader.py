@@ -24,10 +24,10 @@ from parley.protocol.uuids import UUID
 from parley.storage.boot_id import cut_by_power, is_same_boot, note_boot, note_power_cut, was_recovered
 from parley.storage.clean_shutdown import CleanShutdown, read_marker, remove_marker
 from parley.storage.future_log import REPLACES
+from parley.storage.loaded_log import LastKnown
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory, Mark, partition_name
 from parley.storage.log_place import LogEvents, LogPlace, LogSettings
-from parley.storage.log_state import LastKnown
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import (
     PARTITION_FILE,

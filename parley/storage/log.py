@@ -34,10 +34,10 @@ from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamag
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches, completed
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
+from parley.storage.loaded_log import LastKnown, LoadedLog, LogState
 from parley.storage.log_directory import FULL
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
-from parley.storage.log_state import LastKnown, LoadedLog, LogState
 from parley.storage.partition_metadata import write_partition_metadata
 from parley.storage.producer_state import ProducerState
 from parley.storage.readable_log import ReadableLog, ignore_damage

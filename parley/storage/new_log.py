@@ -29,11 +29,11 @@ from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpoch
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamage
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
+from parley.storage.loaded_log import LogState, unwritten
 from parley.storage.log import Log
 from parley.storage.log_directory import partition_name
 from parley.storage.log_place import LogPlace, SharedByLogs
 from parley.storage.log_reader import LogRead
-from parley.storage.log_state import LogState, unwritten
 from parley.storage.producer_state import ProducerState
 
 _MAKING = threading.RLock()

@@ -20,9 +20,9 @@ from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.log_integrity import ClosedLog, LogIntegrity
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
+from parley.storage.loaded_log import LoadedLog
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
-from parley.storage.log_state import LoadedLog
 from parley.storage.producer_state import ProducerState
 from parley.storage.resource_exhaustion import no_memory, reserve_for
 from parley.storage.segment import Segment

@@ -20,8 +20,8 @@ from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.segment_digest import remove_digest
+from parley.storage.loaded_log import LastKnown, LoadedLog, LogState
 from parley.storage.log_config import LogConfig
-from parley.storage.log_state import LastKnown, LoadedLog, LogState
 from parley.storage.recovery_scan import RecoveryScan
 from parley.storage.segment import Segment
 from parley.storage.segment_names import DIGEST_SUFFIX, base_offset_of

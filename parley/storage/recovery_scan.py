@@ -26,8 +26,8 @@ from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange, joined
 from parley.storage.damage.segment_check import Extent, check
 from parley.storage.leader_epoch_cache import EpochStart, epoch_at
+from parley.storage.loaded_log import LastKnown, LogState
 from parley.storage.log_config import LogConfig
-from parley.storage.log_state import LastKnown, LogState
 from parley.storage.producer_recovery import replay
 from parley.storage.producer_updates import marker_of
 from parley.storage.readable_segment import UNSEALED

@@ -1,11 +1,11 @@
-"""The list of a log's segments: which one takes appends, when a new one is started, how old ones are removed.
+"""The list of a log's segments: which one takes appends, when the log rolls to a new one, how old ones are removed.
 
 Rules:
 
 1. The last segment is the active one. Only the active segment takes appends; the others are sealed.
-2. A new segment is started if a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above
-   the base), or if the active segment has taken appends for ``segment.ms`` by record time, minus a random part of
-   ``segment.jitter.ms``.
+2. The log rolls to a new segment if a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1
+   above the base), or if the active segment has taken appends for ``segment.ms`` by record time, minus a random part
+   of ``segment.jitter.ms``.
 3. A segment is removed in this order: it is hidden from readers, the removal is counted, its files are renamed or
    deleted. A reader that still uses the segment sees that the count has changed (``Durability.is_unchanged_since``).
    Files of visible segments are renamed inside ``Durability.renaming``.

@@ -23,8 +23,8 @@ from parley.storage.damage.checked_batches import CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange
 from parley.storage.damage.segment_digest import SegmentDigest, read_digest, remove_digest
 from parley.storage.index import CorruptIndex
+from parley.storage.loaded_log import LastKnown, LogState
 from parley.storage.log_config import LogConfig
-from parley.storage.log_state import LastKnown, LogState
 from parley.storage.readable_segment import UNSEALED
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile

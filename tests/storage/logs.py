@@ -12,10 +12,10 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import BatchHeader, headers
 from parley.protocol.records.record import Record
 from parley.storage.damage.log_integrity import DamagedOffset
+from parley.storage.loaded_log import LastKnown
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogEvents, LogPlace, LogSettings
-from parley.storage.log_state import LastKnown
 from parley.storage.producer_state import ProducerState
 from parley.storage.readable_segment import UNSEALED
 from parley.storage.segment import Segment

@@ -11,10 +11,10 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 from parley.storage.cut_files import cut_files, keep_records
+from parley.storage.loaded_log import LastKnown
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogPlace, LogSettings
-from parley.storage.log_state import LastKnown
 
 NOW = 1_790_000_000_000
 UNLIMITED = 1 << 30

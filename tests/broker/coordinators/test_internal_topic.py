@@ -19,10 +19,10 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.crc import seal
 from parley.protocol.records.record import Record
+from parley.storage.loaded_log import LastKnown
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogPlace, LogSettings
-from parley.storage.log_state import LastKnown
 from tests.broker.coordinators.shards import Values
 from tests.support.virtual_time import run
 
