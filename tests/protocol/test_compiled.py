@@ -59,20 +59,17 @@ def walked(module: ModuleType, data: bytes, pieces: list[int], count_max: int, b
     seen = []
     pos = 0
     for size in [*pieces, len(data)]:
-        piece = data[pos : pos + size]
-        used = outcome(walk.feed, piece, 0, len(piece), count_max)
-        seen.append((used, walk.wanted))
+        used = outcome(walk.feed_piece, data, pos, min(pos + size, len(data)), count_max)
+        seen.append((used, walk.missing))
         if isinstance(used, str):
             break
-        pos += used
-    return (
-        seen,
-        walk.count,
-        walk.last_delta,
-        walk.max_timestamp,
-        walk.min_timestamp,
-        walk.first_null_key,
-    )
+        pos = used
+    return seen, pos == len(data) and not walk.missing, state(walk)
+
+
+def state(walk: Any) -> tuple[int, ...]:
+    """Return what a walk has found."""
+    return walk.count, walk.last_delta, walk.max_timestamp, walk.min_timestamp, walk.first_null_key
 
 
 content = st.none() | st.binary(max_size=40) | st.integers(60, 70).map(bytes) | st.just(bytes(9000))
@@ -113,6 +110,26 @@ def test_encoding_agrees(some: list[Any], base_offset: int | None, base_timestam
 def test_checking_agrees(data: bytes, pieces: list[int], count_max: int, base: int, consecutive: bool) -> None:
     arguments = (data, pieces, count_max, base, consecutive)
     assert walked(_walk, *arguments) == walked(SOURCE, *arguments)
+
+
+@settings(max_examples=examples(500))
+@given(
+    anything,
+    st.lists(st.integers(1, 80) | st.integers(1, 10_000), max_size=40),
+    st.integers(0, 10),
+    EDGES | INT64,
+    st.booleans(),
+)
+def test_pieces_are_checked_like_the_whole(
+    data: bytes, pieces: list[int], count_max: int, base: int, consecutive: bool
+) -> None:
+    """Large records are checked while their bytes pass."""
+    whole = _walk.Walk(base, consecutive)
+    is_sound = outcome(whole.feed, data, 0, len(data), count_max) == len(data)
+    seen, is_complete, found = walked(_walk, data, pieces, count_max, base, consecutive)
+    assert (is_complete and not isinstance(seen[-1][0], str)) == is_sound
+    if is_sound:
+        assert found == state(whole)
 
 
 @needs_compiled

@@ -27,6 +27,14 @@ Fields = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | No
 _EVERYDAY: Final = 1 << 60
 """Timestamps between this and its negative can be added without an overflow check."""
 _OVERFLOW: Final = "a timestamp is longer than 64 bits"
+_VARINT_BYTES_MAX: Final = 5
+_START_BYTES_MAX: Final = 3 * _VARINT_BYTES_MAX + 11
+"""The maximum size of a record's length, attributes, timestamp delta (10 bytes), offset delta and length of the key."""
+_VALUE: Final = 0
+_HEADER_COUNT: Final = 1
+_HEADER_KEY: Final = 2
+_HEADER_VALUE: Final = 3
+_END: Final = 4
 
 
 def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
@@ -108,8 +116,109 @@ class Walk:
         """The smallest timestamp of the records with a timestamp; records with timestamp -1 have none."""
         self.first_null_key: i64 = -1
         """The index of the first record without a key; -1 if all records have keys."""
-        self.wanted: i64 = 0
-        """After ``feed``: the size of the incomplete record at the end; 0 if its length is also incomplete."""
+        self.missing: i64 = 0
+        """After ``feed_piece``: the number of bytes that the record at the end lacks; 0 if it is complete or its start
+        is among the unused bytes."""
+        self._skipped: i64 = 0  # how many bytes of the current field are still to come
+        self._next: i64 = _END  # the field after it
+        self._headers: i64 = 0  # how many headers have not begun
+
+    def feed_piece(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
+        """Check ``data[pos:end]``, which may begin and end inside a record: a record of any size is checked while its
+        bytes pass. Returns the position of the first unused byte. Fewer than ``_START_BYTES_MAX`` bytes are unused.
+
+        The next piece must start with the unused bytes. Otherwise like ``feed``.
+        """
+        if end > len(data) or pos < 0:
+            raise ValueError("the piece lies outside the bytes")
+        if self.missing:
+            pos = self._continue(data, pos, end)
+            if self.missing:
+                return pos
+        pos = self.feed(data, pos, end, count_max)
+        if end - pos < _START_BYTES_MAX:
+            return pos
+        if self.count >= count_max:
+            raise ValueError("more records than the batch claims")
+        return self._continue(data, self._start(data, pos, end), end)
+
+    def _start(self, data: bytes, pos: i64, end: i64) -> i64:
+        """Check the start of a record that does not end before ``end``. Returns the position after the length of its
+        key."""
+        number: i64 = 0
+        size, pos = read_varint(data, pos, end)
+        stop: i64 = pos + size
+        number, pos = read_varlong(data, pos + 1, end)
+        timestamp: i64 = _plus(self.base_timestamp, number)
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        if timestamp < self.min_timestamp and timestamp != -1:
+            self.min_timestamp = timestamp
+        number, pos = read_varint(data, pos, end)
+        if number <= self.last_delta or (self.consecutive and number != self.last_delta + 1):
+            raise ValueError("record offsets are not consecutive, or do not increase")
+        self.last_delta = number
+        number, pos = read_varint(data, pos, end)
+        if number > stop - pos:
+            raise ValueError("key exceeds its record")
+        if number < -1:
+            raise ValueError("negative key length")
+        if number < 0 and self.first_null_key < 0:
+            self.first_null_key = self.count
+        self._skipped = number if number > 0 else 0
+        self._next = _VALUE
+        self.missing = stop - pos
+        return pos
+
+    def _continue(self, data: bytes, pos: i64, end: i64) -> i64:
+        """Check the next fields of the record whose start is known. Returns the position of the first unused byte."""
+        stop: i64 = pos + self.missing
+        end = min(end, stop)
+        skipped: i64 = self._skipped
+        field: i64 = self._next
+        headers: i64 = self._headers
+        number: i64 = 0
+        while True:
+            if skipped >= end - pos and end < stop:
+                skipped -= end - pos
+                pos = end
+                break
+            pos += skipped
+            skipped = 0
+            if field == _END:
+                break
+            if end - pos < _VARINT_BYTES_MAX and end < stop and not _ends(data, pos, end):
+                break
+            number, pos = read_varint(data, pos, end)
+            if field == _HEADER_COUNT:
+                if number < 0:
+                    raise ValueError("negative number of headers")
+                if number > (stop - pos) // 2:
+                    raise ValueError("more headers than the remaining bytes can contain")
+                headers = number
+                field = _HEADER_KEY if headers else _END
+                continue
+            if number > stop - pos:
+                raise ValueError("a field exceeds its record")
+            if number < 0 and (number < -1 or field == _HEADER_KEY):
+                raise ValueError("negative length of a field")
+            skipped = number if number > 0 else 0
+            if field == _HEADER_KEY:
+                field = _HEADER_VALUE
+                headers -= 1
+            elif field == _HEADER_VALUE:
+                field = _HEADER_KEY if headers else _END
+            else:
+                field = _HEADER_COUNT
+        self._skipped = skipped
+        self._next = field
+        self._headers = headers
+        self.missing = stop - pos
+        if field == _END and skipped == 0:
+            if pos != stop:
+                raise ValueError("record length does not match its fields")
+            self.count += 1
+        return pos
 
     def feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
         """Check the complete records in ``data[pos:end]``. Returns the position of the first unused byte.
@@ -150,7 +259,6 @@ class Walk:
             if number < 0:
                 raise ValueError("negative record length")
             if number > end - pos:
-                self.wanted = pos - start + number
                 pos = start
                 break
             stop: i64 = pos + number

@@ -120,8 +120,7 @@ def walk(
     """Check that the records of the v2 batch at ``pos`` are well-formed and agree with the record count. Returns the
     counts and extremes that were found.
 
-    Memory use does not grow with the batch, except if a single record is larger than a piece. Raises InvalidRecord,
-    DecompressedTooLarge.
+    Memory use does not grow with the batch or its records. Raises InvalidRecord, DecompressedTooLarge.
     """
     seen = Walk(header.base_timestamp, consecutive)
     count = header.record_count
@@ -135,7 +134,9 @@ def walk(
         elif end - begin <= PIECE_BYTES:
             left = end - begin - seen.feed(bytes(buf[begin:end]), 0, end - begin, count)
         else:
-            left = _walk_plain(seen, memoryview(buf)[begin:end], count)
+            body = memoryview(buf)[begin:end]
+            some = (bytes(body[at : at + PIECE_BYTES]) for at in range(0, len(body), PIECE_BYTES))
+            left = _walk_pieces(seen, some, count)
     except ValueError as error:
         raise InvalidRecord(f"{error} (record {seen.count})") from None
     if left or seen.count != count:
@@ -143,35 +144,14 @@ def walk(
     return seen
 
 
-def _walk_plain(seen: Walk, body: memoryview, count: int) -> int:
-    """Check uncompressed records. Returns the number of unused bytes at the end."""
-    pos = 0
-    size = PIECE_BYTES
-    while pos < len(body):
-        piece = bytes(body[pos : pos + size])
-        used = seen.feed(piece, 0, len(piece), count)
-        if used == 0:
-            if pos + size >= len(body):
-                break
-            size = max(size * 2, seen.wanted)
-        else:
-            size = PIECE_BYTES
-        pos += used
-    return len(body) - pos
-
-
-def _walk_pieces(seen: Walk, decompressed: Iterator[bytes], count: int) -> int:
-    """Check records while a decoder decompresses them. Returns the number of unused bytes at the end."""
-    held = bytearray()
-    for piece in decompressed:
-        if held:
-            held += piece
-            if len(held) < seen.wanted:
-                continue
-            piece = bytes(held)
-        used = seen.feed(piece, 0, len(piece), count)
-        held = bytearray(piece[used:])
-    return len(held)
+def _walk_pieces(seen: Walk, some: Iterable[bytes], count: int) -> int:
+    """Check records while their bytes pass. Returns the number of bytes at the end that are not a whole record."""
+    unused = b""
+    for piece in some:
+        if unused:
+            piece = unused + piece
+        unused = piece[seen.feed_piece(piece, 0, len(piece), count) :]
+    return seen.missing + len(unused)
 
 
 def validate(

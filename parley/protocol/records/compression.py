@@ -286,7 +286,9 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
 _idle_zstd_decoders: list[Any] = []
 """Idle decoders, which are reused because creating one costs more than decompressing a small batch. Each is used by one
 iteration at a time, in any thread."""
-
+_ZSTD_KEPT_BYTES: Final = 8 << 20
+"""A decoder that has decompressed more than this is not kept, because it keeps a buffer as large as the frame's window
+or contents: up to ``ZSTD_WINDOW_BYTES_MAX``."""
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPED_MAGIC: Final = b"\x2a\x4d\x18"
@@ -306,14 +308,17 @@ def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
         decoder = _idle_zstd_decoders.pop()
     except IndexError:
         decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+    size = 0
     try:
         with decoder.stream_reader(data, read_across_frames=True) as reader:
             while piece := reader.read(PIECE_BYTES):
+                size += len(piece)
                 yield piece
     except zstandard.ZstdError as error:
         raise InvalidRecord(f"not zstd data: {error}") from None
     finally:
-        _idle_zstd_decoders.append(decoder)
+        if size <= _ZSTD_KEPT_BYTES:
+            _idle_zstd_decoders.append(decoder)
 
 
 def _check_zstd_frames(data: memoryview) -> None:

@@ -35,7 +35,7 @@ from parley.protocol.records.batch_header import (
 from parley.protocol.records.batch_patch import set_max_timestamp
 from parley.protocol.records.compression import Compression, compress
 from parley.protocol.records.crc import verify_crc
-from parley.protocol.records.errors import BatchTooLarge, InvalidRecord
+from parley.protocol.records.errors import BatchTooLarge, DecompressedTooLarge, InvalidRecord
 from parley.protocol.records.record import Record
 from parley.protocol.records.up_conversion import legacy_records
 from parley.protocol.sentinels import NO_PRODUCER_ID, NO_TIMESTAMP
@@ -46,6 +46,8 @@ ZSTD_VERSION: Final = 7
 """From this request version on, the client may compress with zstd (KIP-110)."""
 RECORD_ERRORS_MAX: Final = 100
 """The maximum number of invalid records in a response."""
+LISTED_BYTES_MAX: Final = 16 << 20
+"""The maximum decompressed size of a batch whose invalid records are listed: this takes them all into memory."""
 
 _UNBOUNDED: Final = (1 << 63) - 1
 
@@ -113,7 +115,10 @@ def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version
     verify_crc(records, 0, header)
     seen = batch.walk(records, 0, header, consecutive=True, max_bytes=rules.decompressed_bytes_max)
     if _breaks_rules(seen, rules, now_ms):
-        _check_records(_suspects(records, header, rules, now_ms), rules, now_ms)
+        try:
+            _check_records(_suspects(records, header, rules, now_ms), rules, now_ms)
+        except DecompressedTooLarge:
+            raise _unlisted(seen, rules) from None
     source = header.attributes & COMPRESSION_MASK
     if rules.compression is not None and rules.compression != source:
         return _recompressed(records, header, seen, rules)
@@ -193,13 +198,23 @@ def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
 
 
 def _suspects(records: Buffer, header: BatchHeader, rules: ProduceRules, now_ms: int) -> Iterator[tuple[int, Record]]:
-    """Yield the records near those that break the rules, with their indexes in the batch."""
+    """Yield the records near those that break the rules, with their indexes in the batch. Raises DecompressedTooLarge
+    if all records together exceed ``LISTED_BYTES_MAX``."""
     return batch.suspects(
         records,
         header,
         is_fine=lambda seen: not _breaks_rules(seen, rules, now_ms),
-        max_bytes=rules.decompressed_bytes_max,
+        max_bytes=LISTED_BYTES_MAX,
     )
+
+
+def _unlisted(seen: Walk, rules: ProduceRules) -> RecordErrors:
+    """Return the error for a batch with records that break the rules and are not listed."""
+    if rules.require_keys and seen.first_null_key >= 0:
+        message = f"A record of a compacted topic must have a key, but record {seen.first_null_key} has none."
+        return RecordErrors(ErrorCode.INVALID_RECORD, message, ())
+    message = f"Timestamps between {seen.min_timestamp} and {seen.max_timestamp} are too old or too late for the topic."
+    return RecordErrors(ErrorCode.INVALID_TIMESTAMP, message, ())
 
 
 def _check_records(records: Iterable[tuple[int, Record]], rules: ProduceRules, now_ms: int) -> None:

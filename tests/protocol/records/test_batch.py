@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -172,6 +173,19 @@ def test_a_record_larger_than_the_pieces_is_walked() -> None:
         data = build(some, compression=codec)
         seen = walk(data, 0, read_header(data), consecutive=True)
         assert (seen.count, seen.first_null_key) == (3, 0)
+
+
+def test_a_walk_holds_only_a_piece_of_a_large_record() -> None:
+    some = [Record(0, 0, bytes(8 << 20), bytes(8 << 20), (("h", bytes(8 << 20)),))]
+    for codec in CODECS:
+        data = build(some, compression=codec)
+        tracemalloc.start()
+        try:
+            assert walk(data, 0, read_header(data), consecutive=True).count == 1
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 12 << 20, codec  # lz4 decoders make buffers of 10 MB; the record has 24 MB
 
 
 # What is refused.

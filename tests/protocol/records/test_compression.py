@@ -17,6 +17,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.protocol.records import compression
 from parley.protocol.records.compression import Compression, compress, decompress, pieces
 from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from tests.protocol.records.record_strategies import CODECS
@@ -288,3 +289,11 @@ def test_gzip_that_expands_or_does_not_comes_back_from_small_pieces_of_input() -
     for cut in (1, 8, 5000, len(packed) // 2):
         with pytest.raises(InvalidRecord):
             decompress(Compression.GZIP, packed[:-cut], 2 * len(plain))
+
+
+def test_a_decoder_with_a_large_buffer_is_not_kept() -> None:
+    large = compress(Compression.ZSTD, bytes(9 << 20))
+    for packed, kept in ((large, False), (compress(Compression.ZSTD, b"small"), True)):
+        compression._idle_zstd_decoders.clear()
+        decompress(Compression.ZSTD, packed, 1 << 30)
+        assert bool(compression._idle_zstd_decoders) is kept

@@ -16,7 +16,14 @@ from parley.protocol.records.batch import assemble, build, records, validate
 from parley.protocol.records.batch_header import HEADER_SIZE, Buffer, TimestampType, read_header
 from parley.protocol.records.compression import Compression, compress
 from parley.protocol.records.crc import seal
-from parley.protocol.records.produce_validation import RECORD_ERRORS_MAX, Prepared, ProduceRules, RecordErrors, prepare
+from parley.protocol.records.produce_validation import (
+    LISTED_BYTES_MAX,
+    RECORD_ERRORS_MAX,
+    Prepared,
+    ProduceRules,
+    RecordErrors,
+    prepare,
+)
 from parley.protocol.records.record import Record
 from tests.protocol.records.record_strategies import (
     CODECS,
@@ -299,6 +306,15 @@ def errors(data: bytes | bytearray, rules: ProduceRules, version: int = NEWEST) 
         prepared(data, rules, version)
     assert all(message for _, message in refused.value.record_errors)
     return refused.value.code, [index for index, _ in refused.value.record_errors]
+
+
+def test_invalid_records_of_a_very_large_batch_are_not_listed() -> None:
+    """Listing them takes all records of the batch into memory."""
+    large = bytes(LISTED_BYTES_MAX)
+    late = build([Record(0, NOW + 2 * HOUR, b"key", large)], compression=Compression.GZIP)
+    assert errors(late, BOUNDED) == (ErrorCode.INVALID_TIMESTAMP, [])
+    keyless = build([Record(0, NOW, None, large)], compression=Compression.GZIP)
+    assert errors(keyless, COMPACTED) == (ErrorCode.INVALID_RECORD, [])
 
 
 @pytest.mark.parametrize("codec", CODECS)
