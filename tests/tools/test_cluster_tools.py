@@ -28,7 +28,11 @@ REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    settings = {"auto.leader.rebalance.enable": "false", "coordination.session.timeout.ms": "60000"}
+    settings = {
+        "auto.leader.rebalance.enable": "false",
+        "coordination.session.timeout.ms": "60000",
+        "broker.host.label": "m",  # Kafka's tools skip the labels
+    }
     with Cluster(
         settings, brokers=3
     ) as running:  # brokers leave only if a test stops them, however slow the machine is
@@ -394,7 +398,9 @@ def test_metadata_warns_that_the_view_may_be_old(
     controller: int, unreachable: list[int], store: str, words: list[str]
 ) -> None:
     """While the store is down, no broker can be fenced: a stopped broker is shown as alive."""
-    brokers = [BrokerView(n, "h", 9092, None, False, n not in unreachable, None, None, 0, 0, 0) for n in (1, 2, 3)]
+    brokers = [
+        BrokerView(n, "h", 9092, None, None, False, n not in unreachable, None, None, 0, 0, 0) for n in (1, 2, 3)
+    ]
     warnings = metadata_warnings(controller, brokers, store)
     assert len(warnings) == len(words)
     assert all(word in warning for word, warning in zip(words, warnings, strict=True))

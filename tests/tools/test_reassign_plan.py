@@ -115,6 +115,15 @@ def test_more_replicas_go_to_other_racks_and_to_the_emptiest_brokers() -> None:
         with_factor(current, 5, racks)
 
 
+def test_more_replicas_go_to_other_hosts_within_a_rack() -> None:
+    hosts = {1: "m", 2: "m", 3: "n", 4: "n"}
+    no_racks = dict.fromkeys(hosts)
+    plan = with_factor({("t", index): (1,) for index in range(2)}, 2, no_racks, hosts)
+    assert [target.replicas for target in plan.values()] == [(1, 3), (1, 4)]
+    plan = with_factor({("t", 0): (1,)}, 2, {1: "a", 2: "b", 3: "a", 4: "a"}, hosts)
+    assert plan["t", 0].replicas == (1, 2), "another rack is more important"
+
+
 def test_states_of_partitions() -> None:
     moving = Ongoing((2, 1), (2,), (1,))
     assert partition_line(WHERE, PartitionMove((2, 1), (2,), moving)).endswith("t-0 is still in progress.")

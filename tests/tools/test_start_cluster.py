@@ -36,6 +36,7 @@ def test_each_broker_has_its_own_port_and_folder(tmp_path: Path, monkeypatch: py
     assert {each["coordination.url"] for each in found} == {f"local://{tmp_path}/parley-data/coordination"}
     assert {each["num.partitions"] for each in found} == {"5"}
     assert {each["default.replication.factor"] for each in found} == {"3"}
+    assert {each["broker.host.label"] for each in found} == {socket.gethostname()}
     assert len({each["metrics.listener"] for each in found}) == 3 or "127.0.0.1:0" in found[0]["metrics.listener"]
 
 
@@ -46,6 +47,7 @@ def test_ids_and_ports_start_at_those_of_the_file() -> None:
         "advertised.listeners": "PLAINTEXT://example:9092,INSIDE://10.0.0.1:19092",
         "log.dirs": "/a, /b",
         "coordination.url": "etcd://somewhere",
+        "broker.host.label": "rack-unit-7",
     }
     first, second = (plan.settings for plan in plans(Given(given, file=Path("server.properties")), 2))
     assert (first["broker.id"], second["broker.id"]) == ("7", "8")
@@ -54,6 +56,7 @@ def test_ids_and_ports_start_at_those_of_the_file() -> None:
     assert second["advertised.listeners"] == "PLAINTEXT://example:9093,INSIDE://10.0.0.1:19093"
     assert second["log.dirs"] == "/a/broker-8,/b/broker-8"
     assert second["coordination.url"] == "etcd://somewhere"
+    assert second["broker.host.label"] == "rack-unit-7"
     assert "default.replication.factor" not in second  # a file says everything
 
 

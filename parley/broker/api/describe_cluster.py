@@ -8,6 +8,7 @@ from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import NOT_ASKED
 from parley.protocol.errors import ErrorCode
+from parley.protocol.host_label import tagged_label
 from parley.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 
 BROKER_ENDPOINTS = 1
@@ -49,6 +50,7 @@ class DescribeClusterApi:
                     port=endpoint.port,
                     rack=broker.rack,
                     is_fenced=broker.fenced,
+                    unknown_tags=tagged_label(broker.host_label),
                 )
                 for broker in (image.brokers[i] for i in sorted(image.brokers))
                 if (endpoint := broker.endpoint(context.listener)) is not None

@@ -3,15 +3,15 @@
 Leaders are spread round-robin over the brokers, from a random start. The followers of a partition are placed on the
 brokers that follow the leader's, at a shift that grows with every full round, so that the followers of one broker's
 leaders spread over all brokers. With racks (KIP-36), brokers are first ordered so that racks alternate, and a replica
-goes to a rack that has no replica of the partition while there is such a rack. Registered brokers that are not alive
-get a replica only if there are too few live brokers, and are never the preferred leader. This allows a topic to be
-created while a broker is down.
+goes to a rack that has no replica of the partition while there is such a rack. Among these brokers it goes to the host
+(``broker.host.label``) that has the fewest replicas of the partition. Registered brokers that are not alive get a
+replica only if there are too few live brokers, and are never the preferred leader: a topic can be created without them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from random import Random
 
@@ -28,6 +28,7 @@ class ReplicaPlacement:
         self._registered = len(brokers)
         self._order = _alternate_racks([broker for broker in brokers if not broker.fenced])
         self._racks = [_rack(broker) for broker in self._order]
+        self._hosts = [_host(broker) for broker in self._order]
         self._away = sorted(broker.broker_id for broker in brokers if broker.fenced)
         self._chosen: dict[tuple[int, int, int], tuple[int, ...]] = {}
         """(Leader's position, shift, number of replicas) -> the live replicas. There are few combinations."""
@@ -73,31 +74,53 @@ class ReplicaPlacement:
         return placed
 
     def _replicas(self, leader: int, shift: int, count: int) -> tuple[int, ...]:
-        racks, others = self._racks, len(self._order) - 1
+        racks, hosts, others = self._racks, self._hosts, len(self._order) - 1
         chosen = [leader]
         candidates = [(leader + 1 + (shift + step) % others) % len(racks) for step in range(others)]
         racks_used, racks_total = {racks[leader]}, len(set(racks))
+        on_host = Counter([hosts[leader]])
         while len(chosen) < count:
             fresh_rack_wanted = len(racks_used) < racks_total
-            pick = next(
-                at for at in candidates if at not in chosen and not (fresh_rack_wanted and racks[at] in racks_used)
+            pick = min(
+                (at for at in candidates if at not in chosen and not (fresh_rack_wanted and racks[at] in racks_used)),
+                key=lambda at: on_host[hosts[at]],
             )
             chosen.append(pick)
             racks_used.add(racks[pick])
+            on_host[hosts[pick]] += 1
         return tuple(self._order[at].broker_id for at in chosen)
 
 
 def _alternate_racks(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegistration]:
-    racks: dict[str, list[BrokerRegistration]] = defaultdict(list)
-    for broker in sorted(brokers, key=lambda b: b.broker_id):
-        racks[_rack(broker)].append(broker)
-    rounds = zip_longest(*(racks[rack] for rack in sorted(racks)))
+    """Order the brokers so that racks alternate, and hosts within a rack. Without racks, hosts alternate."""
+    by_id = sorted(brokers, key=lambda broker: broker.broker_id)
+    return _alternate(
+        _alternate(by_id, _host), lambda broker: broker.rack if broker.rack is not None else _host(broker)
+    )
+
+
+def _alternate(
+    brokers: Sequence[BrokerRegistration], group: Callable[[BrokerRegistration], str]
+) -> list[BrokerRegistration]:
+    groups: dict[str, list[BrokerRegistration]] = defaultdict(list)
+    for broker in brokers:
+        groups[group(broker)].append(broker)
+    rounds = zip_longest(*(groups[name] for name in sorted(groups)))
     return [broker for broker in chain.from_iterable(rounds) if broker is not None]
 
 
 def _rack(broker: BrokerRegistration) -> str:
     """Return the broker's rack. A broker without a rack counts as a separate rack."""
-    return broker.rack if broker.rack is not None else f"\0{broker.broker_id:010d}"
+    return broker.rack if broker.rack is not None else _alone(broker)
+
+
+def _host(broker: BrokerRegistration) -> str:
+    """Return the broker's host label. A broker without a label counts as a separate host."""
+    return broker.host_label or _alone(broker)
+
+
+def _alone(broker: BrokerRegistration) -> str:
+    return f"\0{broker.broker_id:010d}"
 
 
 def check_replicas(image: MetadataImage, partition: str, replicas: Sequence[int]) -> None:

@@ -131,6 +131,8 @@ def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
         value["seen"] = list(registration.seen)
     if registration.seen_leader_epoch >= 0:
         value["seen_leader_epoch"] = registration.seen_leader_epoch
+    if registration.host_label:
+        value["host_label"] = registration.host_label
     return value
 
 
@@ -150,6 +152,7 @@ def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
         inter_broker_listener=value.get("inter_broker_listener", ""),
         seen=Term(*value.get("seen", NO_TERM)),
         seen_leader_epoch=value.get("seen_leader_epoch", -1),
+        host_label=value.get("host_label", ""),
     )
 
 

@@ -62,7 +62,8 @@ class BrokerRegistration:
     names the listener over which the broker connects to other brokers; it is empty if the broker does not report it.
     ``seen`` is the newest metadata that the broker had applied when it joined, in this process or an earlier one, and
     ``seen_leader_epoch`` the highest leader epoch of any partition. Only a registration on its way to the controller
-    contains these two.
+    contains these two. ``host_label`` is the same for all brokers on a machine; it is empty if the broker counts as a
+    machine by itself.
     """
 
     broker_id: int
@@ -78,6 +79,7 @@ class BrokerRegistration:
     inter_broker_listener: str = ""
     seen: Term = NO_TERM
     seen_leader_epoch: int = -1
+    host_label: str = ""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address of a listener, or None if the broker has no listener of this name."""

@@ -77,6 +77,7 @@ def _lifecycle(
             kept_epoch=joined.epochs.known.broker_epoch,
             log_dirs=opened.manager.online_ids(),
             inter_broker_listener=static.inter_broker_listener,
+            host_label=static.broker_host_label or "",
         ),
         base.metadata,
         base.publisher,

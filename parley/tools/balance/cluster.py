@@ -15,11 +15,18 @@ class Broker:
     """The total size of the volumes of its log directories, in bytes."""
     free: int | None = None
     """The free space on these volumes, in bytes."""
+    host: str | None = None
+    """The label of its machine (``broker.host.label``)."""
 
     @property
     def rack_name(self) -> str:
-        """The rack, or a name unique to the broker if it has no rack."""
-        return self.rack or f"broker {self.id}"
+        """The rack, or the name of the machine if the broker has no rack."""
+        return self.rack or self.host_name
+
+    @property
+    def host_name(self) -> str:
+        """A name of the machine, or a name unique to the broker if it has no host label."""
+        return f"host {self.host}" if self.host else f"broker {self.id}"
 
 
 @dataclass(frozen=True, slots=True)

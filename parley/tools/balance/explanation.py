@@ -172,6 +172,8 @@ def _because(before: Layout, reason: Duty | Resource, broker: int) -> str:
         return "it is to be emptied"
     if reason is Duty.RACK:
         return "its rack has two replicas of the same partition"
+    if reason is Duty.HOST:
+        return "its host has two replicas of the same partition"
     at = RESOURCES.index(reason)
     share = before.shares.shares[broker][at]
     return f"it {_HAS[reason].format(_amount(before.loads[broker][at], at))}, its share is {_amount(share, at)}"
@@ -185,6 +187,7 @@ def as_data(cluster: Cluster, plan: Plan, goals: Goals) -> dict[str, object]:
     """Return the plan as JSON data."""
     before, done = Layout(cluster, goals), Layout(after(cluster, plan), goals)
     racks = {broker.id: broker.rack for broker in cluster.brokers}
+    hosts = {broker.id: broker.host for broker in cluster.brokers}
 
     def loads(load: Sequence[int]) -> dict[str, int]:
         return {str(resource): amount for resource, amount in zip(RESOURCES, load, strict=True)}
@@ -194,6 +197,7 @@ def as_data(cluster: Cluster, plan: Plan, goals: Goals) -> dict[str, object]:
             {
                 "broker": broker,
                 "rack": racks.get(broker),
+                "hostLabel": hosts.get(broker),
                 "before": loads(load),
                 "after": loads(done.loads[broker]),
             }

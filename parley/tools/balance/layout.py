@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -18,10 +18,12 @@ from parley.tools.balance.loads import (
     shares_of,
     total_of,
 )
-from parley.tools.balance.plan import Goals
+from parley.tools.balance.plan import Duty, Goals
 
 _ROOM: Final = 0.8
 """The fraction of a broker's free space that a plan may fill. The rest is for records produced in the meantime."""
+_RACK_PAIR: Final = 1 << 20
+"""The weight of two replicas in one rack, compared with two on one host: more than a partition has pairs."""
 
 
 class Layout:
@@ -34,6 +36,7 @@ class Layout:
         """The brokers that may hold replicas."""
         self.ids = [broker.id for broker in self.brokers]
         self.rack_of = {broker.id: broker.rack_name for broker in cluster.brokers}
+        self.host_of = {broker.id: broker.host_name for broker in cluster.brokers}
         self.replicas = [one.replicas for one in cluster.partitions]
         self.loads = loads_of(cluster, {*self.ids, *goals.emptied})
         racks = len({broker.rack_name for broker in self.brokers}) or 1
@@ -111,12 +114,20 @@ class Layout:
         return sum(self.costs[broker] for broker in self.ids)
 
     def collisions(self, replicas: Sequence[int]) -> int:
-        """Return the number of pairs of replicas in the same rack.
+        """Return how many pairs of replicas share a rack, and how many share a host. A rack counts more than all hosts.
 
-        A broker that is offline or has no rack counts as a rack by itself.
+        A broker that is offline or has no rack and no host label counts as a rack and a host by itself.
         """
-        racks = [self.rack_of.get(broker, broker) for broker in replicas]
-        return sum(count * (count - 1) // 2 for count in (racks.count(rack) for rack in set(racks)))
+        return _RACK_PAIR * _pairs(self.rack_of, replicas) + _pairs(self.host_of, replicas)
+
+    def is_apart(self, one: int, other: int) -> bool:
+        """Return True if these brokers are in different racks or on different hosts."""
+        return self.rack_of[one] != self.rack_of[other] or self.host_of[one] != self.host_of[other]
+
+    def duty(self, before: Sequence[int], after: Sequence[int]) -> Duty:
+        """Return what a move that lowers the collisions improves: the spread over racks, or over hosts."""
+        racks = {broker.id: broker.rack for broker in self.cluster.brokers if broker.rack}
+        return Duty.RACK if _pairs(racks, after) < _pairs(racks, before) else Duty.HOST
 
     def may_receive(self, number: int, broker: int) -> bool:
         """Return True if the partition may be given a replica on this broker.
@@ -159,6 +170,12 @@ class Layout:
     def leader_load_of(self, number: int) -> Loads:
         """Return the load that the partition's leader has in addition to a follower's."""
         return leader_loads(self.cluster.partitions[number])
+
+
+def _pairs(places: Mapping[int, str], replicas: Sequence[int]) -> int:
+    """Return the number of pairs of replicas in the same place. A broker without a place is alone in it."""
+    names = [places.get(broker, broker) for broker in replicas]
+    return sum(count * (count - 1) // 2 for count in (names.count(name) for name in set(names)))
 
 
 def _ranks(cluster: Cluster, at: int) -> list[int]:

@@ -17,6 +17,8 @@ class Duty(StrEnum):
     """The replica's broker is to be emptied."""
     RACK = "rack"
     """The rack holds more replicas of the partition than another rack."""
+    HOST = "host"
+    """The machine holds more replicas of the partition than another machine."""
 
 
 @dataclass(frozen=True, slots=True)

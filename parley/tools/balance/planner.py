@@ -3,7 +3,8 @@
 The goals, in order of priority:
 
 1. No replica stays on a broker that is to be emptied.
-2. The replicas of a partition are in different racks if there are enough racks. No move makes them share more racks.
+2. The replicas of a partition are in different racks if there are enough racks, and on different hosts if there are
+   enough hosts. No move makes them share more racks, or more hosts in the same number of racks.
 3. The skew (``loads``) is low.
 
 A partition keeps its number of replicas, and never has two on the same broker. Every move of a plan is necessary: the
@@ -171,7 +172,7 @@ def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) 
 
 
 def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
-    """Move replicas out of racks that hold more replicas of a partition than another rack."""
+    """Move replicas out of racks, and off hosts, that hold more replicas of a partition than others."""
     for number, one in enumerate(layout.cluster.partitions):
         while one.can_move and layout.collisions(replicas := layout.replicas[number]):
             before = layout.collisions(replicas)
@@ -190,8 +191,10 @@ def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> N
             ]
             if not after:
                 break
-            layout.move(number, min(after, key=layout.collisions))
-            reasons[number] = Duty.RACK
+            best = min(after, key=layout.collisions)
+            if reasons.get(number) is not Duty.RACK:
+                reasons[number] = layout.duty(replicas, best)
+            layout.move(number, best)
 
 
 # --- The descent ---
@@ -206,7 +209,7 @@ def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
                 continue
             for number, _, after in change.replicas:
                 layout.move(number, after)
-                if reasons.get(number) != Duty.RACK:
+                if not isinstance(reasons.get(number), Duty):
                     reasons[number] = change.reason
 
 
@@ -221,8 +224,7 @@ def _is_possible(layout: Layout, change: _Change) -> bool:
         added = change.source if change.source in after and change.source not in before else change.target
         if added not in before and not layout.may_receive(number, added):
             return False
-        is_between_racks = layout.rack_of[change.source] != layout.rack_of[change.target]
-        if is_between_racks and layout.collisions(after) > layout.collisions(before):
+        if layout.is_apart(change.source, change.target) and layout.collisions(after) > layout.collisions(before):
             return False
     return True
 
@@ -244,11 +246,11 @@ def _pairs(layout: Layout) -> Iterator[tuple[int, int, int]]:
 
 
 def _partners(layout: Layout, broker: int, others: Sequence[int]) -> dict[int, None]:
-    """Return the first of these brokers, and the first in the broker's own rack, because a move within a rack is always
-    allowed."""
-    rack = layout.rack_of[broker]
-    near = [other for other in others if layout.rack_of[other] == rack]
-    return dict.fromkeys([*others[:_PARTNERS], *near[:_PARTNERS]])
+    """Return the first of these brokers, the first in the broker's own rack, and the first on its own host, because a
+    move within a host is always allowed, and one within a rack often."""
+    near = [other for other in others if layout.rack_of[other] == layout.rack_of[broker]]
+    nearest = [other for other in others if not layout.is_apart(other, broker)]
+    return dict.fromkeys([*others[:_PARTNERS], *near[:_PARTNERS], *nearest[:_PARTNERS]])
 
 
 def _single_changes(layout: Layout) -> Iterator[_Change]:

@@ -44,11 +44,15 @@ def _objects(data: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _broker(data: Mapping[str, Any]) -> Broker:
-    rack = data.get("rack")
-    if rack is not None and not isinstance(rack, str):
-        raise ValueError("the rack of a broker is not a string")
-    sizes = [None if data.get(name) is None else _number(data, name) for name in ("disk", "free")]
-    return Broker(_number(data, "id"), rack, *sizes)
+    disk, free = (None if data.get(name) is None else _number(data, name) for name in ("disk", "free"))
+    return Broker(_number(data, "id"), _name(data, "rack"), disk, free, _name(data, "host"))
+
+
+def _name(data: Mapping[str, Any], of: str) -> str | None:
+    found = data.get(of)
+    if found is not None and not isinstance(found, str):
+        raise ValueError(f"the {of} of a broker is not a string")
+    return found
 
 
 def _partition(data: Mapping[str, Any]) -> Partition:

@@ -90,11 +90,14 @@ def _state(broker: Any) -> str:
 
 
 def _as_data(broker: Any) -> dict[str, object]:
+    from parley.protocol.host_label import host_label_of
+
     return {
         "id": broker.broker_id,
         "host": broker.host,
         "port": broker.port,
         "rack": broker.rack,
+        "hostLabel": host_label_of(broker),
         "state": _state(broker),
     }
 

@@ -293,7 +293,15 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     "balance --plan": (
         "also for --execute; the skew is 0 if all loads are within the tolerance",
         {
-            "brokers": [{"broker": "integer", "rack": "string|null", "before": _LOADS, "after": _LOADS}],
+            "brokers": [
+                {
+                    "broker": "integer",
+                    "rack": "string|null",
+                    "hostLabel": "string|null",
+                    "before": _LOADS,
+                    "after": _LOADS,
+                }
+            ],
             "bytes": "integer",
             "skew": {"before": "number", "after": "number"},
             "moves": [
@@ -312,7 +320,16 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     "balance --holds": ("", [{**_PARTITION, "leads": "boolean", "bytes": "integer"}]),
     "cluster list-endpoints": (
         "state is fenced or unfenced",
-        [{"id": "integer", "host": "string", "port": "integer", "rack": "string|null", "state": "string"}],
+        [
+            {
+                "id": "integer",
+                "host": "string",
+                "port": "integer",
+                "rack": "string|null",
+                "hostLabel": "string|null",
+                "state": "string",
+            }
+        ],
     ),
     "log-dirs --verify": (
         "the damaged records that the brokers have found in their logs",
@@ -390,6 +407,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                     "host": "string",
                     "port": "integer",
                     "rack": "string|null",
+                    "hostLabel": "string|null",
                     "fenced": "boolean",
                     "reachable": "boolean",
                     "epoch": "integer|null",

@@ -56,6 +56,7 @@ class BrokerView:
     host: str
     port: int
     rack: str | None
+    host_label: str | None
     fenced: bool
     reachable: bool
     epoch: int | None
@@ -166,6 +167,8 @@ def _partition(topic: str, one: Any, is_internal: bool) -> PartitionView:
 
 
 def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView], is_reachable: bool) -> BrokerView:
+    from parley.protocol.host_label import host_label_of
+
     number = broker.broker_id
     held = [one for one in partitions if number in one.replicas]
     return BrokerView(
@@ -173,6 +176,7 @@ def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView],
         broker.host,
         broker.port,
         broker.rack,
+        host_label_of(broker),
         broker.is_fenced,
         is_reachable,
         registration and registration.epoch,
@@ -245,9 +249,7 @@ def show(cluster: ClusterView, partitions: Sequence[PartitionView], hidden: int)
         print(f"Warning: {warning}.", file=sys.stderr)
     print("\n".join(_summary(cluster)))
     print()
-    print(
-        "\n".join(_table(["BROKER", "HOST", "PORT", "RACK", "STATE", "EPOCH", "LEADS", "IN SYNC"], _brokers(cluster)))
-    )
+    print("\n".join(_broker_table(cluster.brokers)))
     if partitions:
         print()
         rows = [
@@ -282,20 +284,24 @@ def _summary(cluster: ClusterView) -> list[str]:
     ]
 
 
-def _brokers(cluster: ClusterView) -> list[tuple[str, ...]]:
-    return [
+def _broker_table(brokers: Sequence[BrokerView]) -> list[str]:
+    """Return the lines about the brokers. The column of the host labels exists only if a broker has one."""
+    labels = ["HOST LABEL"] if any(one.host_label for one in brokers) else []
+    rows = [
         (
             str(one.id),
             one.host,
             str(one.port),
             one.rack or "-",
+            *(one.host_label or "-" for _ in labels),
             "fenced" if one.fenced else "unfenced" if one.reachable else "unreachable",
             "-" if one.epoch is None else str(one.epoch),
             str(one.leads),
             f"{one.in_sync} of {one.replicas}",
         )
-        for one in cluster.brokers
+        for one in brokers
     ]
+    return _table(["BROKER", "HOST", "PORT", "RACK", *labels, "STATE", "EPOCH", "LEADS", "IN SYNC"], rows)
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

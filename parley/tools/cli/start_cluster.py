@@ -4,6 +4,7 @@ Rules:
 
 1. The brokers have the ids 1 to N, or from the file's ``broker.id`` on, and listen on consecutive ports. The data of
    each is in ``broker-<id>`` below every folder of ``log.dirs``; the embedded store is in ``coordination`` there.
+   Their ``broker.host.label`` is the machine's name, so that replicas are placed on other machines if there are any.
 2. The brokers' logs go to standard error, each line with its ``broker.id``. The summary goes to standard output once
    all brokers serve; its last line ends with ``bootstrap.servers=host:port,host:port,...``.
 3. SIGTERM and SIGINT stop the brokers one after another, so that each can hand over its leaderships. A second SIGINT
@@ -18,6 +19,7 @@ import asyncio
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -99,6 +101,7 @@ def plans(given: Given, brokers: int, *, port: int | None = None) -> list[Plan]:
     if "zookeeper.connect" not in settings:
         settings.setdefault("coordination.url", f"local://{folders[0]}/coordination")
     listeners = settings.pop("listeners", COMMAND["listeners"])
+    settings.setdefault("broker.host.label", socket.gethostname())
     if port is not None:
         listeners = _at_port(listeners, port)
     return [

@@ -110,6 +110,8 @@ class Broker:
     """The keys that were set at run time for this broker alone."""
     directories: Sequence[Directory] | None = None
     metrics: Metrics | None = None
+    host_label: str | None = None
+    """The label of its machine; None if it counts as a machine by itself."""
 
     @property
     def address(self) -> str:

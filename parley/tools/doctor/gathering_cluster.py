@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from parley.protocol.client import Client, parse_bootstrap
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.host_label import host_label_of
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest
 from parley.protocol.messages.configs import DescribeConfigsRequest
@@ -74,7 +75,9 @@ class Gathering:
             metadata = await self._client.metadata()
             described = await self._described()
         brokers = [
-            Broker(each.broker_id, each.host, each.port, each.rack or None, each.is_fenced)
+            Broker(
+                each.broker_id, each.host, each.port, each.rack or None, each.is_fenced, host_label=host_label_of(each)
+            )
             for each in described.brokers
         ]
         brokers = list(await asyncio.gather(*(self._asked_itself(each) for each in brokers)))

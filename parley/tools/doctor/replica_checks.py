@@ -258,6 +258,46 @@ def without_racks(cluster: Cluster) -> Iterator[Seen]:
         yield Seen(f"brokers without a rack, while others have one: {without}", [])
 
 
+def shared_hosts(cluster: Cluster) -> Iterator[Seen]:
+    """Find partitions with several replicas on one host although there are enough hosts."""
+    found = [each for each, most in _most_on_a_host(cluster) if most > 1 and _hosts(cluster) >= len(each.replicas)]
+    if found:
+        yield Seen(
+            f"{plural(len(found), 'partition')} with several replicas on one machine, although there are enough "
+            "machines: the machine's failure stops or loses more than one of them",
+            [f"on one machine: {some(each.name for each in found)}"],
+        )
+
+
+def few_hosts(cluster: Cluster) -> Iterator[Seen]:
+    """Find partitions with more replicas than there are hosts, so that some replicas must share a host."""
+    hosts = _hosts(cluster)
+    found = [(each, most) for each, most in _most_on_a_host(cluster) if most > 1 and hosts < len(each.replicas)]
+    if found:
+        most = max(most for _, most in found)
+        yield Seen(
+            f"up to {most} replicas of a partition share a machine, because the brokers run on "
+            f"{plural(hosts, 'machine')}: {plural(len(found), 'partition')}",
+            [f"with more replicas than machines: {some(each.name for each, _ in found)}"],
+        )
+
+
+def _hosts(cluster: Cluster) -> int:
+    """Return the number of hosts. A broker without a label counts as a host by itself."""
+    return len({each.host_label or each.id for each in cluster.running})
+
+
+def _most_on_a_host(cluster: Cluster) -> list[tuple[Partition, int]]:
+    """Return each partition, and the largest number of its replicas on a labeled host."""
+    labels = {each.id: each.host_label for each in cluster.brokers if each.host_label}
+    if not labels:
+        return []
+    return [
+        (each, max(Counter(labels[id_] for id_ in each.replicas if id_ in labels).values(), default=0))
+        for each in cluster.partitions
+    ]
+
+
 # --- Leaders ---
 
 

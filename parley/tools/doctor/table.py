@@ -131,6 +131,19 @@ _CLUSTER: Final = (
         _METADATA, replicas.without_racks,
     ),
     Check(
+        "hosts-shared", _W, "Do replicas of a partition share a machine, although there are enough machines?",
+        ("parley balance --plan", "parley balance --execute"),
+        _METADATA, replicas.shared_hosts, of_parley=True,
+    ),
+    Check(
+        "hosts-too-few", _N, "Do replicas of a partition share a machine, because there are too few machines?",
+        (
+            "nothing, if the cluster is for development: the loss of the machine loses all replicas on it",
+            "otherwise start brokers on other machines, then parley balance --execute",
+        ),
+        _METADATA, replicas.few_hosts, of_parley=True,
+    ),
+    Check(
         "versions-mixed", _W, "Do the brokers run different releases?",
         ("finish the upgrade: restart the older brokers with the new release, one at a time",),
         (Part.BROKERS,), replicas.mixed_versions,

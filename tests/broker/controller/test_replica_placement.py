@@ -1,9 +1,10 @@
-"""Replicas of new partitions are spread evenly, over different brokers, and over different racks if there
+"""Replicas of new partitions are spread evenly, over different brokers, and over different racks and hosts if there
 are enough."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from uuid import uuid4
@@ -38,6 +39,71 @@ def test_each_rack_gets_a_replica_before_any_gets_two(racks: list[str], factor: 
     for replicas in ReplicaPlacement(brokers(list(racks))).place(20, factor, Random(seed)):
         used = {racks[broker] for broker in replicas}
         assert len(used) == min(factor, len(set(racks)))
+
+
+def on_hosts(racks: Sequence[str | None], hosts: Sequence[str]) -> list[BrokerRegistration]:
+    pairs = zip(brokers(list(racks)), hosts, strict=True)
+    return [replace(broker, host_label=host) for broker, host in pairs]
+
+
+@given(
+    hosts=st.lists(st.sampled_from(["m", "n", "o", "p", ""]), min_size=1, max_size=12),
+    factor=st.integers(1, 6),
+    seed=st.integers(),
+)
+def test_replicas_are_spread_over_hosts_as_evenly_as_their_brokers_allow(
+    hosts: list[str], factor: int, seed: int
+) -> None:
+    factor = min(factor, len(hosts))
+    names = [host or str(number) for number, host in enumerate(hosts)]
+    placed = ReplicaPlacement(on_hosts([None] * len(hosts), hosts)).place(40, factor, Random(seed))
+    for replicas in placed:
+        used = Counter(names[broker] for broker in replicas)
+        assert len(set(replicas)) == factor
+        assert len(used) == min(factor, len(set(names)))
+        room = [count for host, count in Counter(names).items() if used[host] < count]
+        assert not room or max(used.values()) <= 1 + min(used[host] for host in names if used[host] < names.count(host))
+    leaders = Counter(replicas[0] for replicas in placed)
+    assert max(leaders.values()) - min(leaders.get(i, 0) for i in range(len(hosts))) <= 1
+
+
+@given(
+    racks=st.lists(st.sampled_from("abc"), min_size=1, max_size=12),
+    hosts=st.lists(st.sampled_from("mn"), min_size=12, max_size=12),
+    factor=st.integers(1, 5),
+    seed=st.integers(),
+)
+def test_racks_come_before_hosts(racks: list[str], hosts: list[str], factor: int, seed: int) -> None:
+    """A host is in one rack, so its full name contains the rack's."""
+    factor = min(factor, len(racks))
+    names = [rack + host for rack, host in zip(racks, hosts, strict=False)]
+    for replicas in ReplicaPlacement(on_hosts(racks, names)).place(20, factor, Random(seed)):
+        assert len({racks[broker] for broker in replicas}) == min(factor, len(set(racks)))
+        assert len({names[broker] for broker in replicas}) == min(factor, len(set(names)))
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers())
+def test_one_host_for_all_brokers_changes_nothing(count: int, factor: int, seed: int) -> None:
+    """``parley start --brokers 3`` on one machine places replicas as before."""
+    factor, seeded = min(factor, count), [Random(seed), Random(seed)]
+    alone, together = brokers([None] * count), on_hosts([None] * count, ["m"] * count)
+    one, other = (
+        ReplicaPlacement(known).place(30, factor, rng) for known, rng in zip((alone, together), seeded, strict=True)
+    )
+    assert one == other
+
+
+def test_32_brokers_on_4_hosts_share_1000_partitions() -> None:
+    """Eight brokers per host, one per core."""
+    known = on_hosts([None] * 32, [f"m{number // 8}" for number in range(32)])
+    placed = ReplicaPlacement(known).place(1000, 3, Random(7))
+    assert all(len({broker // 8 for broker in replicas}) == 3 for replicas in placed)
+    leads = Counter(replicas[0] for replicas in placed)
+    holds = Counter(broker for replicas in placed for broker in replicas)
+    assert set(leads.values()) <= {31, 32}
+    assert 90 <= min(holds.values()) <= max(holds.values()) <= 97
+    followers = {broker for replicas in placed if replicas[0] == 0 for broker in replicas[1:]}
+    assert len(followers) > 16, "if broker 0 dies, many brokers share its load"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ registrations = st.builds(
     kept_epoch=st.integers(-1, 2),
     log_dirs=st.lists(uuids(), max_size=2).map(tuple),
     inter_broker_listener=st.sampled_from(("", "INTERNAL")),
+    host_label=st.sampled_from(("", "m1")),
 )
 resources = st.builds(ConfigResource, st.sampled_from(ResourceType), st.sampled_from(["", "a", "x/y", "="]))
 entries = st.dictionaries(st.sampled_from(["k", "l"]), st.text(max_size=3))

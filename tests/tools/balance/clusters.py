@@ -12,12 +12,13 @@ from parley.tools.balance.cluster import Broker, Cluster, Partition
 @st.composite
 def clusters(draw: st.DrawFn, *, racks: bool = True) -> Cluster:
     """Generate any small cluster. Some replicas may be on brokers that do not run; some partitions are being moved or
-    have no leader."""
+    have no leader; some brokers may share a machine."""
     count = draw(st.integers(1, 6))
+    hosts = st.sampled_from(("m", "n", None)) if racks and draw(st.booleans()) else st.none()
     names = st.sampled_from(("a", "b", "c")) if racks and draw(st.booleans()) else st.none()
     disks = st.sampled_from((1000, 2000)) if draw(st.booleans()) else st.none()
     brokers = tuple(
-        Broker(number, draw(names), disk, None if disk is None else disk * 10**6)
+        Broker(number, draw(names), disk, None if disk is None else disk * 10**6, draw(hosts))
         for number in range(count)
         for disk in [draw(disks)]
     )

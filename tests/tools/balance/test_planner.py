@@ -60,7 +60,7 @@ def test_racks_never_get_worse(cluster: Cluster) -> None:
 @given(clusters())
 @settings(max_examples=examples(300), deadline=None)
 def test_every_move_is_needed(cluster: Cluster) -> None:
-    """Without any single move, the spread over racks is worse or the skew is higher."""
+    """Without any single move, the spread over racks and hosts is worse or the skew is higher."""
     made = plan(cluster, GOALS)
     done = after(cluster, made)
     assert not made.moves or (crowded(done), skew(done)) < (crowded(cluster), skew(cluster))
@@ -155,6 +155,34 @@ def test_replicas_leave_a_rack_that_has_two() -> None:
     cluster = Cluster(brokers(3, "aab"), (one(0, 0, 1), one(1, 2, 0), one(2, 1, 2)))
     (move,) = plan(cluster, GOALS).moves
     assert (move.before, move.after, move.reason) == ((0, 1), (0, 2), Duty.RACK)
+
+
+def test_replicas_leave_a_host_that_has_two() -> None:
+    members = tuple(replace(each, host=host) for each, host in zip(brokers(4), "mmnn", strict=True))
+    cluster = Cluster(members, (one(0, 0, 1), one(1, 1, 2), one(2, 2, 0), one(3, 3, 2)))
+    done = after(cluster, plan(cluster, GOALS))
+    assert crowded(done) == 0
+    assert {move.reason for move in plan(cluster, GOALS).moves} >= {Duty.HOST}
+    assert skew(done) == 0
+
+
+def test_racks_are_more_important_than_hosts() -> None:
+    """Two replicas on one host in different racks are better than two on different hosts in one rack."""
+    members = tuple(replace(each, host=host) for each, host in zip(brokers(3, "aab"), "mnm", strict=True))
+    cluster = Cluster(members, (one(0, 0, 1),))
+    layout = Layout(cluster, GOALS)
+    assert 0 < layout.collisions((0, 2)) < layout.collisions((0, 1))
+    (move,) = plan(cluster, GOALS).moves
+    assert (move.after, move.reason) == ((2, 1), Duty.RACK), "best are different racks and hosts"
+
+
+@pytest.mark.slow
+def test_32_brokers_on_4_hosts_are_balanced_over_hosts() -> None:
+    members = tuple(replace(each, host=f"m{each.id // 8}") for each in brokers(32))
+    cluster = Cluster(members, tuple(one(index, index % 32, (index + 1) % 32, (index + 2) % 32) for index in range(96)))
+    done = after(cluster, plan(cluster, GOALS))
+    assert crowded(done) == 0
+    assert skew(done) == 0
 
 
 def test_the_only_broker_of_a_rack_keeps_its_unavoidable_replicas() -> None:

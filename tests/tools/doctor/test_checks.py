@@ -196,6 +196,19 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
             "all replicas of 1 partition are in rack a",
         )
     ],
+    "hosts-shared": [
+        (
+            cluster(brokers=[replace(each, host_label="m" if each.id < 3 else "n") for each in BROKERS],
+                    partitions=[Partition("t", 0, 1, (1, 2), (1, 2))]),
+            "1 partition with several replicas on one machine, although there are enough",
+        )
+    ],
+    "hosts-too-few": [
+        (
+            cluster(brokers=[replace(each, host_label="m") for each in BROKERS]),
+            "up to 3 replicas of a partition share a machine, because the brokers run on 1 machine: 12 partitions",
+        )
+    ],
     "racks-incomplete": [
         (cluster(brokers=[replace(each, rack="a") for each in BROKERS]), "all 3 brokers are in rack a"),
         (broker(rack=None), "brokers without a rack, while others have one: 1"),

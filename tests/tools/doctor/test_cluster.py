@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from parley import Broker, Cluster
 from parley.protocol.client import Client
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.slow
 SETTINGS = {
     "auto.leader.rebalance.enable": "false",
     "broker.rack": "a",
+    "broker.host.label": "machine-1",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
@@ -124,7 +126,20 @@ def test_leaders_racks_and_features(cluster: Cluster, doctor: Doctor, parley: Pa
     found = until_found("features-not-finalized", "transaction.version", lambda: doctor(*servers))
     assert "broker 1 leads 12 of" in texts(found, "leader-skew")
     assert "all 3 brokers are in rack a" in texts(found, "racks-incomplete")
+    assert "up to 2 replicas of a partition share a machine" in texts(found, "hosts-too-few")
     assert found["not-examined"] == []
+
+
+def test_host_labels_are_shown_and_clients_skip_them(cluster: Cluster, parley: Parley) -> None:
+    servers = ("--bootstrap-server", cluster.bootstrap_servers)
+    for words in (("metadata",), ("cluster", "list-endpoints")):
+        found = json.loads(parley(*words, *servers, "--output", "json").out)
+        members = found["brokers"] if isinstance(found, dict) else found
+        assert [each["hostLabel"] for each in members] == ["machine-1"] * 3
+    assert re.search(r"RACK +HOST LABEL +STATE", parley("metadata", *servers).out)
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    described = client.describe_cluster().result()
+    assert [node.rack for node in described.nodes] == ["a"] * 3
 
 
 def test_a_setting_of_one_broker_differs(cluster: Cluster, doctor: Doctor, parley: Parley) -> None:

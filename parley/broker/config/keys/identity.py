@@ -48,6 +48,15 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "same value are in the same rack.",
         since="0.10.0 (KIP-36)",
     )
+    broker_host_label = string(
+        "broker.host.label",
+        None,
+        "The machine on which this broker runs. Brokers with the same value share a machine, and so fail together. The "
+        "replicas of a partition are spread over racks first (broker.rack), then over machines. With more replicas "
+        "than machines, some share a machine. Without a value, the broker counts as a machine by itself. parley start "
+        "--brokers N sets it to the name of the machine. Kafka has no such setting.",
+        since="",
+    )
     coordination_url = string(
         "coordination.url",
         "",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parley.protocol.client import Client
+from parley.protocol.host_label import host_label_of
 from parley.protocol.topic_partition import TopicPartition
 from parley.tools.balance.cluster import Broker, Cluster, Partition
 from parley.tools.cli.cluster_client import check
@@ -61,7 +62,7 @@ async def _disks(client: Client, described: Sequence[Any]) -> tuple[list[Broker]
         volumes = {(directory.total_bytes, directory.usable_bytes) for directory in usable}
         known = bool(volumes) and all(total > 0 for total, _ in volumes)
         disk, free = (sum(each) for each in zip(*volumes, strict=True)) if known else (None, None)
-        brokers.append(Broker(one.broker_id, one.rack or None, disk, free))
+        brokers.append(Broker(one.broker_id, one.rack or None, disk, free, host_label_of(one)))
         for directory in usable:
             for topic in directory.topics:
                 for found in topic.partitions:

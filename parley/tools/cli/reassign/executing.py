@@ -10,6 +10,7 @@ from random import Random
 
 from parley.broker.controller.replica_placement import ReplicaPlacement
 from parley.protocol.client import Client
+from parley.protocol.host_label import host_label_of
 from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign import requests
@@ -95,8 +96,10 @@ async def generate_with_factor(client: Client, topics: Sequence[str], factor: in
     Raises ``CommandError`` if a topic does not exist or too few brokers are running.
     """
     current = await _present(client, topics)
-    racks = {one.broker_id: one.rack or None for one in await requests.brokers(client)}
-    return await _as_it_is(client, current), with_factor(current, factor, racks)
+    brokers = await requests.brokers(client)
+    racks = {one.broker_id: one.rack or None for one in brokers}
+    hosts = {one.broker_id: host_label_of(one) for one in brokers}
+    return await _as_it_is(client, current), with_factor(current, factor, racks, hosts)
 
 
 async def _present(client: Client, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, ...]]:

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from parley.protocol.topic_partition import TopicPartition
@@ -19,6 +20,8 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.json_input import VERSION, member
 
 ANY_DIRECTORY: Final = "any"
+NO_LABELS: Final[Mapping[int, str | None]] = MappingProxyType({})
+"""The host labels of brokers that do not have any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,18 @@ def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Direc
     }
 
 
-def with_factor(current: Mapping[TopicPartition, Sequence[int]], factor: int, racks: Mapping[int, str | None]) -> Plan:
-    """Return a plan that gives each partition this number of replicas. ``racks`` are those of the running brokers.
+def with_factor(
+    current: Mapping[TopicPartition, Sequence[int]],
+    factor: int,
+    racks: Mapping[int, str | None],
+    hosts: Mapping[int, str | None] = NO_LABELS,
+) -> Plan:
+    """Return a plan that gives each partition this number of replicas. ``racks`` are those of the running brokers,
+    ``hosts`` their host labels.
 
-    Replicas are kept, the first ones if there are too many. New replicas go to racks without one, and to the brokers
-    that have the fewest replicas of these partitions. Raises ``CommandError`` if there are too few brokers.
+    Replicas are kept, the first ones if there are too many. New replicas go to racks without one, then to hosts without
+    one, and to the brokers that have the fewest replicas of these partitions. Raises ``CommandError`` if there are too
+    few brokers.
     """
     if factor > len(racks):
         raise CommandError(
@@ -124,9 +134,16 @@ def with_factor(current: Mapping[TopicPartition, Sequence[int]], factor: int, ra
     for where, replicas in sorted(current.items()):
         after = list(replicas[:factor])
         while len(after) < factor:
-            used = Counter(rack for broker in after if (rack := racks.get(broker)) is not None)
+            shared = [(names, Counter(names.get(broker) or None for broker in after)) for names in (racks, hosts)]
             others = racks.keys() - set(after)
-            added = min(others, key=lambda broker: (used[racks[broker] or ""], load[broker], broker))
+            added = min(
+                others,
+                key=lambda broker: (
+                    *(used[name] if (name := names.get(broker) or None) else 0 for names, used in shared),
+                    load[broker],
+                    broker,
+                ),
+            )
             load[added] += 1
             after.append(added)
         plan[where] = Target(tuple(after), (ANY_DIRECTORY,) * factor)

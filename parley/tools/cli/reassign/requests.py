@@ -9,6 +9,7 @@ from typing import Any, Final
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.host_label import host_label_of
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
@@ -213,4 +214,7 @@ def registrations(brokers: Sequence[Any]) -> list[BrokerRegistration]:
     """Return the brokers as registrations, for the placement of replicas."""
     from parley.protocol.uuids import UUID
 
-    return [BrokerRegistration(one.broker_id, 0, UUID(int=0), (), rack=one.rack) for one in brokers]
+    return [
+        BrokerRegistration(one.broker_id, 0, UUID(int=0), (), rack=one.rack, host_label=host_label_of(one) or "")
+        for one in brokers
+    ]
