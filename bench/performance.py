@@ -283,7 +283,7 @@ def conditions() -> str:
         f"{datetime.now(UTC):%d %B %Y}, commit {commit.strip() or 'unknown'}, {os.cpu_count()} cores "
         f"({platform.machine()}, Linux {platform.release().partition('-')[0]}), Python {platform.python_version()}, "
         f"librdkafka {confluent_kafka.libversion()[0]}, Java {version[1] if version else 'none'}, "
-        f"load of the machine before it {os.getloadavg()[1]:.1f}."
+        f"load average before the run {os.getloadavg()[1]:.1f}."
     )
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from parley.consensus.errors import BadConfig
@@ -43,6 +44,12 @@ def split_url(url: str) -> StoreUrl:
     rest, _, query = rest.partition("?")
     servers, slash, path = rest.partition("/")
     return StoreUrl(scheme.lower(), servers, slash + path, query, fragment)
+
+
+def tls_contradiction(source: str, files: Iterable[str]) -> BadConfig:
+    """Return the error for ``tls=false`` together with options that name files for TLS. ``source`` is the address."""
+    names = " and ".join(files)
+    return BadConfig(f"{source}: tls=false contradicts {names}: leave out tls=false, or {names}")
 
 
 def parse_servers(servers: str, *, default_port: int, source: str, expected: str) -> tuple[ServerAddress, ...]:

@@ -122,7 +122,7 @@ class FrameReader:
         return memoryview(frame)[self._filled :]
 
     def buffer_updated(self, received: int) -> Iterator[memoryview]:
-        """Yield the frames, without their sizes, that the ``received`` bytes complete. The caller must exhaust the
+        """Yield each frame that the ``received`` bytes complete, without its length prefix. The caller must exhaust the
         iterator before any other call.
 
         Yields the frames before a bad frame, and then raises FrameTooLarge or MalformedMessage. After that, the stream

@@ -216,7 +216,7 @@ def test_an_unreachable_server_is_reported_once() -> None:
         ("user=x&password-file=/none", "cannot be read"),
         ("auth=kerberos", "digest or sasl"),
         ("ca-file=/none", "no such file"),
-        ("tls=false&ca-file=/none", "contradict"),
+        ("tls=false&ca-file=/none", "tls=false contradicts ca-file: leave out tls=false, or ca-file"),
         ("acl=perhaps", "true or false"),
         ("color=red", "unknown option"),
         ("connect-timeout-ms=soon", "milliseconds"),

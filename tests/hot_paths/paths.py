@@ -180,7 +180,7 @@ def produce(topic: str, records: int = 1, partitions: int = 1) -> ProduceRequest
 
 
 def fetch(topic: UUID, partitions: Sequence[int], offset: int) -> FetchRequest:
-    """Return a request for the records from an offset, outside of a session."""
+    """Return a request for the records from an offset, outside a session."""
     wanted = [
         FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=MAX_BYTES)
         for index in partitions

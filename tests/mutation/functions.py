@@ -35,7 +35,7 @@ class Around:
 
 
 def functions_around(mutant: Mutant) -> Around | None:
-    """Return the functions around a mutant's line; None if it is outside of all functions."""
+    """Return the functions around a mutant's line; None if it is outside all functions."""
     line = mutant.line
     around = [each for each in _definitions(ast.parse((ROOT / mutant.path).read_text())) if _spans(each, line)]
     if not around:

@@ -15,7 +15,7 @@ from parley.pipeline.client.cluster import Cluster, Connection, Isolation
 from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.client.writing import Producer
 from parley.pipeline.format import sink
-from parley.pipeline.format.epochs import Epoch, Note, look_up
+from parley.pipeline.format.exactly_once import Epoch, Note, look_up
 from parley.pipeline.format.options import SinkOptions, sink_options
 from parley.pipeline.format.sink import KafkaBatchWriter, _write
 from parley.protocol.errors import ErrorCode, KafkaError

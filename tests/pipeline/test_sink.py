@@ -17,7 +17,7 @@ from parley import read_topic
 from parley.pipeline.client.cluster import Cluster, Connection
 from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.format.datasource import ParleyDataSource
-from parley.pipeline.format.epochs import Epoch, leave, look_up
+from parley.pipeline.format.exactly_once import Epoch, leave, look_up
 from parley.pipeline.format.options import OptionError, sink_options
 from parley.pipeline.format.sink import Done, KafkaBatchWriter, _write
 from parley.tools.pytest_plugin import KafkaBroker

@@ -130,7 +130,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         (".index", lambda path: overwrite(path, 3, b"\x04"), (), "entry 0: Index offset: 4, log offset: 5"),
         (".index", lambda path: overwrite(path, 6, b"\xff\xff"), (), "has no byte 65535"),
         (".index", lambda path: overwrite(path, 0, b"\x10"), ("--index-sanity-check",), "is not above"),
-        (".index", lambda path: overwrite(path, 12, b"\x10"), ("--index-sanity-check",), "outside of the segment"),
+        (".index", lambda path: overwrite(path, 12, b"\x10"), ("--index-sanity-check",), "outside the segment"),
         (
             ".index",
             lambda path: path.write_bytes(b"12345"),

@@ -102,7 +102,7 @@ def test_without_anything_it_is_a_broker_on_its_own() -> None:
 
 def test_settings_contain_the_name_and_ordinal_of_the_pod() -> None:
     def of(value: str, host_name: str = "parley-12.parley.kafka.svc") -> str:
-        return environment.of_pod("k", value, host_name)
+        return environment.resolve_pod_references("k", value, host_name)
 
     assert of("${pod:ordinal}") == "12"
     assert of("A://${pod:name}.parley:9092,B://h:${pod:ordinal+31000}") == "A://parley-12.parley:9092,B://h:31012"

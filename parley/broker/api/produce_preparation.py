@@ -36,7 +36,7 @@ def prepare_records(records: Buffer | None, rules: ProduceRules, now_ms: int, ve
     try:
         return prepare(records, rules, now_ms=now_ms, version=version)
     except MemoryError as error:  # the request has had no effect, so a retry is safe
-        raise no_memory("checking the records") from error
+        raise no_memory("validating the records") from error
 
 
 def records_of(data: ProduceRequest.PartitionProduceData) -> Buffer | None:

@@ -1,4 +1,4 @@
-"""Remembers rejected batches of idempotent producers, so that the batches sent behind them are rejected, too.
+"""Remembers rejected batches of idempotent producers, so that the batches sent after them are rejected, too.
 
 1. If a batch continues a rejected batch instead of the log, it is rejected with the same error, and remembered, too.
    The producer then resends all these batches in order.
@@ -6,7 +6,7 @@
 3. Rejected records have not been validated. Memory for them is limited and shared among the client hosts: when it is
    full, a host with more than its share loses its oldest batch.
 
-docs/architecture.md, "Batches behind a rejected one", has the reasons.
+docs/architecture.md, "Batches after a rejected one", has the reasons.
 """
 
 from __future__ import annotations

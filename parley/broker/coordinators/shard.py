@@ -141,7 +141,8 @@ class Shard(Generic[S]):
         return future
 
     def read(self, decide: Callable[[S, int], Decision[T]]) -> T | None:
-        """Decide now, without a turn, and return the reply, as ``CoordinatorRuntime.read`` describes."""
+        """Decide immediately, ahead of the queued events, and return the reply, or None if ``submit`` is needed, as
+        ``CoordinatorRuntime.read`` describes."""
         if self._closed is not None:
             raise KafkaError(self._closed)
         if not self._log.is_committed(self._last_offset):

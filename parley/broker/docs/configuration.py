@@ -32,8 +32,8 @@ Some keys can be changed while brokers run, with `parley configs` or Kafka's `ka
 all brokers at once or for one broker, **per-broker** keys for one broker. A value for one broker overrides the value
 for all brokers, which overrides the file. All other keys are **read-only**: brokers read them when they start.
 
-A change of a key without effect, or to a value without effect (`cleanup.policy=compact`), is accepted, too, so that
-scripts written for Kafka work. `parley configs` and `parley topics --create` print a warning, and the broker logs one.
+A change of a key that has no effect is also accepted, so that scripts written for Kafka work. `parley configs` and
+`parley topics --create` print a warning, and the broker logs one.
 
 A key that can be set for a single listener says so. Write it as `listener.name.<name in lower case>.<key>`.
 """
@@ -69,8 +69,9 @@ _PRESETS = """\
 What you set yourself (`--override`, or the arguments of `Broker`) overrides them. With a file they do not apply.
 
 Each broker of `parley start --brokers N` has its own port, and the folder `broker-ID` in log.dirs. The embedded store
-is in the folder `coordination` there. With two brokers, topics have two replicas, and both `min.isr` are 1. A broker
-that you add to such a cluster needs [the same values](operations.md#adding-and-removing-brokers).
+is in the folder `coordination` there. With two brokers, topics have two replicas, and
+`transaction.state.log.min.isr` and `share.coordinator.state.topic.min.isr` are 1. A broker that you add to such a
+cluster needs [the same values](operations.md#adding-and-removing-brokers).
 
 | key | default | `parley start` | `parley start --brokers 3` | `Broker()` |
 |---|---|---|---|---|

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.membership.controller_silence import ASK_S, ControllerSilence, is_silent_for_most
 from parley.broker.membership.dead_process_detection import RETRY_S, is_gone
-from parley.broker.metadata import pulling as follower
+from parley.broker.metadata import pulling
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
 from parley.broker.metadata.types import Endpoint
@@ -132,7 +132,7 @@ class ControllerFollower:
             is_due = self._silence.duration_s >= self._silence_s  # if this request gets no response, judge soon
             self._silence.request_sent()
             try:
-                await follower.pull(
+                await pulling.pull(
                     client,
                     self._metadata,
                     broker_id=self._broker_id,

@@ -62,7 +62,7 @@ SLOW_BYTES_PER_S = 64 << 10
 PRODUCE_KEY = b"\x00\x00"
 URGENT_KEY = EndTxnRequest.API_KEY.to_bytes(2, "big")
 """The API key of EndTxn. A commit is cheap, and its client cannot do anything else in the meantime, so a commit does
-not wait behind other clients' records."""
+not wait for other clients' records."""
 _PRODUCE = 0
 _discarded = bytearray(4096)  # receives what arrives on a closing connection
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # without it, poll reports only a completely closed connection

@@ -285,7 +285,7 @@ class QuotaEnforcement:
             context.charge = self._count(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, context, size, now_s)
 
     def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
-        """Run a step of a waiting fetch and count its time, because it runs outside of the handler's call."""
+        """Run a step of a waiting fetch and count its time, because it runs outside the handler's call."""
         began_s = self._monotonic()
         try:
             step()

@@ -1,8 +1,9 @@
-"""Measures of clients' usage, and how long a client that exceeds its quota must wait. Times are arguments.
+"""Measures of clients' usage, and how long a client that exceeds its quota must wait. Callers pass the time.
 
 Kafka has two measures, which this module reproduces exactly:
 
-* ``SampledRate``, for bytes and request time: the rate over the latest windows. A burst counts until it leaves them.
+* ``SampledRate``, for bytes and request time: the rate over the latest windows. A burst counts until its
+  window has passed.
 * ``TokenBucket``, for topic changes: tokens arrive at the allowed rate, and a burst may spend saved tokens.
 """
 

@@ -162,7 +162,7 @@ class Agreement(RuleBasedStateMachine):
     def list(self, client_number: int, prefix: str, limit: int, after: str | None) -> None:
         page = self.run(self._client(client_number).list(prefix, limit=limit, after=after))
         expected = [entry for key, entry in self.model.below(prefix).items() if after is None or key > after]
-        equal(list(page.entries), expected[:limit], f"{limit} keys below {prefix!r} behind {after!r}")
+        equal(list(page.entries), expected[:limit], f"{limit} keys below {prefix!r} after {after!r}")
         equal(page.next_after, expected[limit - 1].key if len(expected) > limit else None, "next_after")
 
     @precondition(lambda self: len(self.sessions) < 6)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from parley.consensus.errors import BadConfig
 from parley.consensus.keys import check_key
-from parley.consensus.urls import parse_servers, split_url
+from parley.consensus.urls import parse_servers, split_url, tls_contradiction
 from parley.light_dataclasses import dataclass
 
 DEFAULT_PREFIX = "parley"
@@ -115,14 +115,14 @@ def _prefix(shown: str, path: str) -> str:
 
 
 def _tls(shown: str, given: Mapping[str, str]) -> bool:
-    by_file = bool(given.keys() & {"ca-file", "cert-file"})
-    match given.get("tls", str(by_file)).lower():
+    files = [name for name in ("ca-file", "cert-file", "key-file") if name in given]
+    match given.get("tls", str(bool(files))).lower():
         case "true":
             return True
-        case "false" if not by_file:
+        case "false" if not files:
             return False
         case "false":
-            raise BadConfig(f"{shown!r}: tls=false contradicts ca-file and cert-file; leave out one of them")
+            raise tls_contradiction(repr(shown), files)
         case _:
             raise BadConfig(f"{shown!r}: tls must be true or false")
 

@@ -123,12 +123,11 @@ class ConsulBackend(Backend):
         prefix, regardless of the limit."""
         limit = self.capabilities.admit_limit(limit)
         layout = self._store.layout
-        behind = after or ""
         # For Consul a NUL in the prefix matches the end of a key.
         found = [
             kv
             for kv in await self._run(self._plan_read("get-tree", prefix), read)
-            if (key := layout.key(kv["Key"])).startswith(prefix) and key > behind
+            if (key := layout.key(kv["Key"])).startswith(prefix) and key > (after or "")
         ]
         page = tuple(entry(layout, kv) for kv in found[:limit])
         return Page(page, page[-1].key if len(found) > limit else None)

@@ -2,8 +2,8 @@
 
 A feed has two tasks. One sends blocking queries for the keys below the prefix, while any watch waits for a change. The
 other reads the state, in one transaction with the identity, when the query returns or a watch starts. It makes one read
-at a time, each from the leader, so that the state never goes back. Both are idle while no watch waits. The feed keeps
-only the last state, and each watch compares it with the revisions that it has delivered.
+at a time, each from the leader, so that no state is older than the one before. Both are idle while no watch waits. The
+feed keeps only the last state, and each watch compares it with the revisions that it has delivered.
 """
 
 from __future__ import annotations

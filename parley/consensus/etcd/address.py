@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote
 
 from parley.consensus.errors import BadConfig
 from parley.consensus.keys import check_key
-from parley.consensus.urls import parse_servers, split_url
+from parley.consensus.urls import parse_servers, split_url, tls_contradiction
 from parley.light_dataclasses import dataclass
 
 DEFAULT_PORT = 2379
@@ -105,11 +105,13 @@ def _given(url: str, options: Mapping[str, object]) -> dict[str, str]:
 
 
 def _tls(given: Mapping[str, str], files: Mapping[str, Path], url: str) -> bool:
-    by_file = any(name in files for name in ("ca-file", "cert-file"))
+    for_tls = [name for name in ("ca-file", "cert-file", "key-file") if name in files]
     flag = given.get("tls")
-    if flag not in (None, "true", "false") or (flag == "false" and by_file):
-        raise BadConfig(f"{url!r}: tls must be true or false, and not false together with ca-file or cert-file")
-    return by_file or flag == "true"
+    if flag not in (None, "true", "false"):
+        raise BadConfig(f"{url!r}: tls must be true or false")
+    if flag == "false" and for_tls:
+        raise tls_contradiction(repr(url), for_tls)
+    return bool(for_tls) or flag == "true"
 
 
 def _prefix(path: str, url: str) -> str:

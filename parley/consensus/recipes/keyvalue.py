@@ -98,8 +98,8 @@ class KeyValue:
         self, prefix: str = "", *, limit: int = 1000, after: str | None = None, read: Read = LINEARIZABLE
     ) -> Page:
         """Return one page of the entries whose keys start with a prefix, as ``Backend.list`` does."""
-        behind = None if after is None else self._folder + after
-        page = await self._backend.list(self._folder + prefix, limit=limit, after=behind, read=read)
+        stored_after = None if after is None else self._folder + after
+        page = await self._backend.list(self._folder + prefix, limit=limit, after=stored_after, read=read)
         next_after = None if page.next_after is None else page.next_after[len(self._folder) :]
         return Page(tuple(self._out(entry) for entry in page.entries), next_after)
 

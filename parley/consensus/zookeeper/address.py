@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote
 
 from parley.configuration.key_stores import BadKeyStore, is_pem, read_identity, read_trusted
 from parley.consensus.errors import BadConfig
-from parley.consensus.urls import parse_servers
+from parley.consensus.urls import parse_servers, tls_contradiction
 from parley.consensus.zookeeper.configured_address import DEFAULT_PORT
 from parley.consensus.zookeeper.connection import Endpoint, Keystores
 from parley.consensus.zookeeper.multi_requests import Acl
@@ -117,7 +117,7 @@ def _tls(settings: Mapping[str, str], passwords: Mapping[str, str]) -> tuple[dic
     files = [name for name in ("ca-file", "cert-file", "key-file") if settings[name]]
     if not (_flag(settings, "tls") if settings["tls"] else files):
         if files:
-            raise BadConfig(f"zookeeper: tls=false and {files[0]} contradict each other")
+            raise tls_contradiction("zookeeper", files)
         return {}, Keystores()
     try:
         return _stores(settings, passwords)

@@ -17,7 +17,7 @@ _EVERY = 128
 
 
 class ChangeLogTrimmer:
-    """Deletes entries far behind the end of the log. A client that has not read them restarts with Snapshots."""
+    """Deletes entries long before the end of the log. A client that has not read them restarts with Snapshots."""
 
     def __init__(self, connection: Connection, layout: KeyLayout) -> None:
         self._connection = connection

@@ -134,9 +134,9 @@ def _write_bytes(out: BytesWriter, column: Bytes, row: i64, size: i64) -> None:
 
 def _headers_size(columns: Columns, row: i64) -> i64:
     at: i64 = read_i64_le(columns.header_lists, 8 * row)
-    behind: i64 = read_i64_le(columns.header_lists, 8 * row + 8)
-    total: i64 = _varint_size(behind - at)
-    while at < behind:
+    end: i64 = read_i64_le(columns.header_lists, 8 * row + 8)
+    total: i64 = _varint_size(end - at)
+    while at < end:
         size: i64 = _length(columns.header_keys, at)
         if size < 0:
             raise ValueError("null header key")
@@ -149,9 +149,9 @@ def _headers_size(columns: Columns, row: i64) -> i64:
 
 def _write_headers(out: BytesWriter, columns: Columns, row: i64) -> None:
     at: i64 = read_i64_le(columns.header_lists, 8 * row)
-    behind: i64 = read_i64_le(columns.header_lists, 8 * row + 8)
-    _write_varint(out, behind - at)
-    while at < behind:
+    end: i64 = read_i64_le(columns.header_lists, 8 * row + 8)
+    _write_varint(out, end - at)
+    while at < end:
         _write_bytes(out, columns.header_keys, at, _length(columns.header_keys, at))
         _write_bytes(out, columns.header_values, at, _length(columns.header_values, at))
         at += 1

@@ -221,18 +221,18 @@ class _Chunk:
         timestamps = np.frombuffer(self._rows.timestamps.getvalue(), np.int64)
         if self._append_times:
             timestamps = timestamps.copy()
-            for begin, behind, time in self._append_times:
-                timestamps[begin:behind] = time
+            for begin, end, time in self._append_times:
+                timestamps[begin:end] = time
         return timestamps
 
     def _headers(self, data: bytes, low: int, high: int) -> pa.Array:
         flags = np.frombuffer(self._rows.flags.getvalue(), np.uint8)
         having = np.flatnonzero(flags & HAS_HEADERS)
-        first, behind = (int(at) for at in np.searchsorted(having, (low, high)))
-        spans = self._rows.headers.getvalue()[16 * first : 16 * behind]
+        first, end = (int(at) for at in np.searchsorted(having, (low, high)))
+        spans = self._rows.headers.getvalue()[16 * first : 16 * end]
         counts, bounds, nulls = find_headers(data, spans)
         offsets = np.zeros(high - low + 1, np.int32)
-        offsets[having[first:behind] - low + 1] = np.frombuffer(counts, np.int64)
+        offsets[having[first:end] - low + 1] = np.frombuffer(counts, np.int64)
         missing = offsets[1:] == 0
         np.cumsum(offsets, out=offsets)
         fields = _fields(data, bounds)

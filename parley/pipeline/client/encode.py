@@ -69,12 +69,12 @@ def encode(
     timestamps = np.frombuffer(columns.timestamps, np.int64)
     pos = 0
     while pos < len(named):
-        body, behind = build_records(columns, wire, pos, batch_bytes)
-        times = timestamps[named[pos:behind]]
+        body, end = build_records(columns, wire, pos, batch_bytes)
+        times = timestamps[named[pos:end]]
         if compression is not Compression.NONE:
             body = compress(compression, body, level)
-        yield assemble(_header(len(body), int(compression), behind - pos, int(times[0]), int(times.max())), body)
-        pos = behind
+        yield assemble(_header(len(body), int(compression), end - pos, int(times[0]), int(times.max())), body)
+        pos = end
 
 
 def _header(body_bytes: int, attributes: int, count: int, base_timestamp: int, max_timestamp: int) -> BatchHeader:

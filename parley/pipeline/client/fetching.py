@@ -167,14 +167,14 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
     records = data.records or b""
     used = 0
     next_offset = offset
-    behind = 0
+    end = 0
     try:
         for pos, header in headers(records):
-            if header.base_offset < behind:
-                what = f"from {header.base_offset} on after a batch up to {behind - 1}"
+            if header.base_offset < end:
+                what = f"from {header.base_offset} on after a batch up to {end - 1}"
                 raise _misplaced(partition, offset, what)
             used = pos + header.size_bytes
-            behind = header.next_offset
+            end = header.next_offset
             next_offset = max(next_offset, header.next_offset)
         if records and next_offset == offset:
             raise CorruptRecord("the response contains no complete batch that reaches the offset")

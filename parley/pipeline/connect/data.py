@@ -17,10 +17,10 @@ optional schema. Schemas never change. A struct is filled field by field, and ch
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from dataclasses import field as state
 from decimal import Decimal
 from enum import Enum
 from types import MappingProxyType
@@ -84,12 +84,12 @@ class Schema:
     name: str | None = None
     version: int | None = None
     doc: str | None = None
-    parameters: Mapping[str, str] = state(default_factory=dict)
+    parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fields: tuple[Field, ...] = ()
     key_schema: Schema | None = None
     value_schema: Schema | None = None
-    _by_name: Mapping[str, Field] = state(default_factory=dict, init=False, repr=False)
-    _hash: int = state(default=0, init=False, repr=False)
+    _by_name: Mapping[str, Field] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _hash: int = dataclasses.field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.type is SchemaType.ARRAY and self.value_schema is None:

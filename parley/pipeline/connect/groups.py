@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from parley.pipeline.client import group_offsets as asked
+from parley.pipeline.client import group_offsets
 from parley.pipeline.client.cluster import Cluster
 from parley.pipeline.client.fetching import TopicPartition
 from parley.protocol.client import Client
@@ -25,7 +25,7 @@ def group_of(connector: str, config: Mapping[str, str]) -> str:
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
     """Return all committed offsets of the group."""
-    found = cluster.retry(lambda client: asked.committed(client, group))
+    found = cluster.retry(lambda client: group_offsets.committed(client, group))
     return {place: one.offset for place, one in found.items()}
 
 
@@ -34,14 +34,15 @@ def commit(
 ) -> None:
     """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) if the group has members.
 
-    ``check`` is called before each attempt, in a thread of the cluster. If it raises, there is no further attempt.
+    ``check`` is called before each attempt, in the event-loop thread of ``cluster``, so it must not block. If it
+    raises, there is no further attempt.
     """
-    wanted = {place: asked.Committed(offset) for place, offset in offsets.items()}
+    wanted = {place: group_offsets.Committed(offset) for place, offset in offsets.items()}
 
     async def ask(client: Client) -> None:
         if check is not None:
             check()
-        for place, code in (await asked.commit(client, group, wanted)).items():
+        for place, code in (await group_offsets.commit(client, group, wanted)).items():
             check_code(code, f"committing {place.topic}-{place.partition} for group {group}")
 
     if wanted:

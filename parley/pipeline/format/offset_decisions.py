@@ -45,8 +45,8 @@ class Range:
 def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range]:
     """Return the non-empty ranges between two positions. A new partition starts at its earliest offset."""
     found = [
-        Range(partition, start.get(partition, earliest_of_new.get(partition, behind)), behind)
-        for partition, behind in sorted(end.items())
+        Range(partition, start.get(partition, earliest_of_new.get(partition, end_offset)), end_offset)
+        for partition, end_offset in sorted(end.items())
     ]
     return [one for one in found if len(one)]
 
@@ -56,7 +56,7 @@ def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range
 
 def new_rows(start: Offsets, latest: Offsets) -> int:
     """Return the number of offsets to read."""
-    return sum(max(0, behind - start.get(partition, 0)) for partition, behind in latest.items())
+    return sum(max(0, latest_offset - start.get(partition, 0)) for partition, latest_offset in latest.items())
 
 
 def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offsets) -> dict[TopicPartition, int]:

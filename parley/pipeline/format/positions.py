@@ -70,15 +70,15 @@ def resolve_start(
     Raises ``OptionError`` if the options do not match the existing partitions.
     """
     found = _resolve(cluster, options, options.start, partitions, "startingOffsets")
-    behind = sorted(partition for partition, offset in found.items() if offset < 0)
-    if not behind:
+    without = sorted(partition for partition, offset in found.items() if offset < 0)
+    if not without:
         return found
     if options.later_than_all is None:
         raise OptionError(
-            f"no record of {', '.join(map(str, behind))} is as late as the starting timestamp; choose an earlier one,"
+            f"no record of {', '.join(map(str, without))} is as late as the starting timestamp; choose an earlier one,"
             " or set 'startingOffsetsByTimestampStrategy' to latest to start after the last record"
         )
-    return found | latest(cluster, behind, options)
+    return found | latest(cluster, without, options)
 
 
 def resolve_end(

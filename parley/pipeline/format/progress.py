@@ -50,8 +50,8 @@ def lag_of(progress: Any) -> Lag:
     found: dict[TopicPartition, int] = {}
     for source in progress.sources:
         end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
-        behind = {place: offset - end.get(place, 0) for place, offset in latest.items()}
-        found |= {place: found.get(place, 0) + max(0, count) for place, count in behind.items()}
+        lags = {place: offset - end.get(place, 0) for place, offset in latest.items()}
+        found |= {place: found.get(place, 0) + max(0, lag) for place, lag in lags.items()}
     return Lag(str(progress.name or progress.id), progress.batchId, found)
 
 

@@ -10,7 +10,7 @@ Rules:
 * The producer of a task is idempotent, and kept for the next task of its process
   (``parley.pipeline.format.kept_producers``).
 * With ``deliveryGuarantee`` exactly-once (the default), a task or an epoch that runs again writes only the missing
-  rows. See the rules in ``parley.pipeline.format.epochs``.
+  rows. See the rules in ``parley.pipeline.format.exactly_once``.
 * With ``transactionalIdPrefix``, the rows of a task and its note are one transaction, aborted if the task fails.
 * Rows that cannot be written fail the task before any row of their batch is sent.
 """
@@ -31,7 +31,17 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 
 from parley.pipeline.client.cluster import Cluster, shared_cluster
 from parley.pipeline.client.writing import Producer, Writing
-from parley.pipeline.format.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note, fence, forget, kept, leave, look_up
+from parley.pipeline.format.exactly_once import (
+    CLOCK_MARGIN_MS,
+    Earlier,
+    Epoch,
+    Note,
+    fence,
+    forget,
+    kept,
+    leave,
+    look_up,
+)
 from parley.pipeline.format.kept_producers import kept_producer
 from parley.pipeline.format.options import OptionError, SinkOptions
 from parley.pipeline.format.typed import bytes_of

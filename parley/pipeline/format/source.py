@@ -246,11 +246,11 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
     # The content of a batch.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begin, behind = from_json(_beginning(end, start)), from_json(end)
-        first = self._earliest(behind.keys() - begin.keys())
-        for loss in losses(begin, behind, first):
+        first, last = from_json(_beginning(end, start)), from_json(end)
+        earliest_of_new = self._earliest(last.keys() - first.keys())
+        for loss in losses(first, last, earliest_of_new):
             _lost(loss.text, self._options)
-        todo = _cut(ranges(begin, behind, first), self._options)
+        todo = _cut(ranges(first, last, earliest_of_new), self._options)
         if self._options.min_partitions is self._options.max_records_per_partition is None:
             return [OffsetRanges(some) for some in packed(todo)]
         return [OffsetRanges((one,)) for one in todo]
@@ -314,15 +314,15 @@ def _read_range(whole: Range, options: SourceOptions) -> Iterator[pa.RecordBatch
         except OffsetOutOfRange as gone:
             todo = _without_what_is_gone(todo, gone, options)
         except LogEnded as ended:
-            _lost(f"{ended.message}; offsets {todo.start} to {todo.end} cannot be read", options)
+            _lost(f"{ended.message}; offsets {todo.start} to {todo.end - 1} cannot be read", options)
             return
 
 
 def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOptions) -> Range | None:
     """Return the rest of the range, from the log start on; None if nothing remains. Raises ``DataLoss``."""
-    behind = min(todo.end, gone.log_start) if gone.offset < gone.log_start else todo.end
-    _lost(f"{gone.message}; offsets {todo.start} to {behind} cannot be read", options)
-    return replace(todo, start=behind) if behind < todo.end else None
+    first_left = min(todo.end, gone.log_start) if gone.offset < gone.log_start else todo.end
+    _lost(f"{gone.message}; offsets {todo.start} to {first_left - 1} cannot be read", options)
+    return replace(todo, start=first_left) if first_left < todo.end else None
 
 
 def _lost(text: str, options: SourceOptions) -> None:

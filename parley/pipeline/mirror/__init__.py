@@ -7,8 +7,8 @@ continues after any kill, and no record is duplicated or lost.
 
 Decisions: ``naming`` (the mirrored topics and their names; names show loops), ``settings`` (``mm2.properties``, and the
 flags of the first MirrorMaker), ``internal_records`` (the bytes of heartbeats, checkpoints and offset syncs),
-``translation`` (from an offset of the source to one of the target), ``groups`` and ``topics`` (the commits, topics and
-settings that are mirrored).
+``translation`` (from an offset of the source to one of the target), ``checkpoints`` and ``topics`` (the commits, topics
+and settings that are mirrored).
 
 Copying: ``batches`` (prepares a source's batches), ``appending`` (makes a log refuse batches that it already has),
 ``copying`` (copies one range of a partition: the work of a Spark task).

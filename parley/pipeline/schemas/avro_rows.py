@@ -192,7 +192,7 @@ def _read_date(days: int) -> dt.date:
     try:
         return dt.date.fromordinal(days + _DAY_0)
     except (ValueError, OverflowError):
-        raise DoesNotFit("a date outside of the years 1 to 9999", pa.date32()) from None
+        raise DoesNotFit("a date outside the years 1 to 9999", pa.date32()) from None
 
 
 def _write_date(value: dt.date) -> int:
@@ -206,7 +206,7 @@ def _time(kind: pa.DataType, unit_us: int) -> tuple[pa.DataType, Convert, Conver
         try:
             return (_EPOCH + dt.timedelta(microseconds=value * unit_us)).replace(tzinfo=zone)
         except OverflowError:
-            raise DoesNotFit("a timestamp outside of the years 1 to 9999", kind) from None
+            raise DoesNotFit("a timestamp outside the years 1 to 9999", kind) from None
 
     def writes(value: dt.datetime) -> int:
         own = value.astimezone(dt.UTC) if zone else value
@@ -222,7 +222,7 @@ def _time_of_day(kind: pa.DataType, unit_us: int) -> tuple[pa.DataType, Convert,
     def reads(value: int) -> dt.time:
         moment = _EPOCH + dt.timedelta(microseconds=value * unit_us)
         if moment.date() != _EPOCH.date():
-            raise DoesNotFit("a time outside of the day", kind)
+            raise DoesNotFit("a time outside the day", kind)
         return moment.time()
 
     return kind, reads, None

@@ -133,7 +133,7 @@ def _instant(value: Any) -> dt.datetime:
             seconds=value.seconds, microseconds=value.nanos // _NANOS_PER_MICRO
         )
     except OverflowError:
-        raise DoesNotFit("a timestamp outside of the years 1 to 9999", _INSTANT) from None
+        raise DoesNotFit("a timestamp outside the years 1 to 9999", _INSTANT) from None
 
 
 # --- Writing ---
@@ -162,7 +162,7 @@ def _fill(message: Any, row: Any) -> None:
         value = row.get(field.name)
         if value is None:
             if not field.has_presence:  # it would be read back as the default: zero, an empty text, list or map
-                raise DoesNotFit("null (a field without presence has none)", pa.struct([]), field.name)
+                raise DoesNotFit("null for a Protobuf field without presence", pa.struct([]), field.name)
             continue
         if is_map(field):
             inner = field.message_type.fields_by_name["value"]

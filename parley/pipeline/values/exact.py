@@ -327,9 +327,9 @@ def _timestamp(kind: Any) -> Fit:
         try:
             found = value.astimezone(dt.UTC) if has_zone else value.replace(tzinfo=None)
         except OverflowError:
-            raise DoesNotFit("a timestamp outside of the years 1 to 9999", kind) from None
+            raise DoesNotFit("a timestamp outside the years 1 to 9999", kind) from None
         if kind.unit == "ns" and not _NANOSECONDS_FROM <= found.replace(tzinfo=dt.UTC) <= _NANOSECONDS_TO:
-            raise DoesNotFit("a timestamp outside of the years 1677 to 2262", kind)
+            raise DoesNotFit("a timestamp outside the years 1677 to 2262", kind)
         return found
 
     return fit

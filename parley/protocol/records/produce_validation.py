@@ -233,7 +233,7 @@ def _check_records(records: Iterable[tuple[int, Record]], rules: ProduceRules, n
             continue
         else:
             code = ErrorCode.INVALID_TIMESTAMP
-            errors.append((index, f"The timestamp {timestamp} is outside of [{least}, {most}]."))
+            errors.append((index, f"The timestamp {timestamp} is outside [{least}, {most}]."))
         if len(errors) == RECORD_ERRORS_MAX:
             break
     if errors:

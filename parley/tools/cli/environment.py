@@ -116,10 +116,10 @@ def merged(
         base.pop("log.dirs")
     if not any(key.startswith("config.providers") for key in given):
         base |= PROVIDERS
-    return {key: of_pod(key, value, host_name) for key, value in {**base, **given}.items()}
+    return {key: resolve_pod_references(key, value, host_name) for key, value in {**base, **given}.items()}
 
 
-def of_pod(key: str, value: str, host_name: str) -> str:
+def resolve_pod_references(key: str, value: str, host_name: str) -> str:
     """Return the value with its references to the host name resolved. Raises CommandError if the host name has no
     ordinal, or the reference is unknown.
 

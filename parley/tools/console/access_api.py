@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -22,6 +23,8 @@ from parley.protocol.errors import ErrorCode
 from parley.tools.cli import acls, client_quotas, scram_users
 from parley.tools.console.answers import ApiRequest, matching, page, text_of
 from parley.tools.console.cluster_view import ClusterView
+
+_E = TypeVar("_E", bound=Enum)
 
 _IMPLIED = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
@@ -92,29 +95,33 @@ async def remove_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 def _binding(body: dict[str, Any]) -> AclBinding:
+    return AclBinding(
+        ResourcePattern(
+            _member(ResourceType, "resourceType", text_of(body, "resourceType")),
+            _member(PatternType, "patternType", text_of(body, "patternType", "LITERAL")),
+            text_of(body, "name"),
+        ),
+        text_of(body, "principal"),
+        text_of(body, "host", "*"),
+        _member(Operation, "operation", text_of(body, "operation")),
+        _member(PermissionType, "permission", text_of(body, "permission", "ALLOW")),
+    )
+
+
+def _member(kind: type[_E], field: str, name: str) -> _E:
+    """Return the member of an enum that a request names. Raises HTTPException (400) if there is none."""
     try:
-        return AclBinding(
-            ResourcePattern(
-                ResourceType[text_of(body, "resourceType")],
-                PatternType[text_of(body, "patternType", "LITERAL")],
-                text_of(body, "name"),
-            ),
-            text_of(body, "principal"),
-            text_of(body, "host", "*"),
-            Operation[text_of(body, "operation")],
-            PermissionType[text_of(body, "permission", "ALLOW")],
-        )
-    except KeyError as error:
-        raise HTTPException(400, f"unknown value {error}") from None
+        return kind[name]
+    except KeyError:
+        allowed = ", ".join(each.name for each in kind)
+        raise HTTPException(400, f"{field}: unknown value {name!r}; allowed: {allowed}") from None
 
 
 async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Return the ACLs that decide an operation. Query: principal, operation, resourceType, name."""
     query = request.query_params
-    try:
-        operation, kind = Operation[query.get("operation", "")], ResourceType[query.get("resourceType", "")]
-    except KeyError as error:
-        raise HTTPException(400, f"unknown value {error}") from None
+    operation = _member(Operation, "operation", query.get("operation", ""))
+    kind = _member(ResourceType, "resourceType", query.get("resourceType", ""))
     principal, name = query.get("principal", ""), query.get("name", "")
     found = await acls.select(view.client, AclFilter(kind, PatternType.MATCH, name))
     decided = decide([one for one in found if one.principal in (principal, "User:*")], operation)

@@ -38,7 +38,8 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A part that was not examined, and why. ``has_failed`` is False if the subject simply does not have the part."""
+    """A part that was not examined, and why. ``has_failed`` is False if the subject does not have the part, or
+    the part was left out on purpose."""
 
     part: Part
     reason: str

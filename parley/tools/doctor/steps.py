@@ -42,7 +42,8 @@ class Steps:
         return max(0.0, self._end_s - asyncio.get_running_loop().time())
 
     def note(self, part: Part, reason: object, *, has_failed: bool = True) -> None:
-        """Record that a part is not examined, once per part and reason."""
+        """Record why a part is not examined, once per part and reason. ``has_failed`` is False if the part does not
+        exist, or was left out on purpose."""
         missing = Missing(part, str(reason) or type(reason).__name__, has_failed)
         if missing not in self._missing:
             self._missing.append(missing)

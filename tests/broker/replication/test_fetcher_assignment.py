@@ -208,7 +208,7 @@ async def test_a_follower_that_becomes_leader_before_its_truncation_keeps_its_lo
 
 
 async def leader_without_committed_records(cluster: Nodes, *, unclean_epoch: int) -> None:
-    """Broker 2 has one record and is elected, outside of the ISR; broker 1, which has two more committed ones, comes
+    """Broker 2 has one record and is elected, outside the ISR; broker 1, which has two more committed ones, comes
     back after that."""
     await cluster.create("t", [1, 2])
     write(cluster[1].partition("t"), b"a")

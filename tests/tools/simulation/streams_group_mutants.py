@@ -16,7 +16,7 @@ from parley.broker.coordinators.groups.streams.streams_group import (
     StreamsMember,
     TaskOwners,
 )
-from parley.broker.coordinators.groups.streams.tasks import TargetTasks
+from parley.broker.coordinators.groups.streams.tasks import MemberTasks
 
 
 def ignore_owners(patch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def ignore_owners(patch: pytest.MonkeyPatch) -> None:
     decide = reconciliation.reconciled
 
     def assign_all(
-        member: StreamsMember, epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
+        member: StreamsMember, epoch: int, target: MemberTasks, owned: MemberTasks | None, owners: TaskOwners
     ) -> Progress:
         return decide(member, epoch, target, owned, TaskOwners())
 
@@ -36,9 +36,9 @@ def revoke_at_once(patch: pytest.MonkeyPatch) -> None:
     decide = reconciliation.reconciled
 
     def revoke(
-        member: StreamsMember, epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
+        member: StreamsMember, epoch: int, target: MemberTasks, owned: MemberTasks | None, owners: TaskOwners
     ) -> Progress:
-        return decide(member, epoch, target, TargetTasks(), owners)
+        return decide(member, epoch, target, MemberTasks(), owners)
 
     patch.setattr(heartbeats, "reconciled", revoke)
 

@@ -123,7 +123,7 @@ _AT_END, _THROTTLED = NoRecords.AT_END, NoRecords.THROTTLED  # an attribute of a
 def plan_fetch(
     target: FetchTarget, partition: Partition, params: FetchParams, parts: FetchParts, taken: int, max_bytes: int
 ) -> Plan:
-    """Return the plan for a partition if earlier partitions have ``taken`` bytes of the response's ``max_bytes``.
+    """Return the plan for a partition. Earlier partitions already use ``taken`` bytes of the response's ``max_bytes``.
 
     Raises KafkaError: OFFSET_OUT_OF_RANGE if the client's last epoch is unknown here, and the errors of
     ``Partition.log``.
@@ -147,7 +147,7 @@ def plan_fetch(
 
 
 def allowance(target: FetchTarget, taken: int, max_bytes: int) -> Read:
-    """Return the limits of one read of a partition if earlier partitions have ``taken`` bytes of the response."""
+    """Return the limits of one read of a partition. Earlier partitions already use ``taken`` bytes of the response."""
     return Read(max(0, min(target.max_bytes, max_bytes - taken)), not taken)
 
 

@@ -82,7 +82,8 @@ class TransactionShard:
         return {key: Timer(0, event) for key, event in self._periodic.items()}
 
     def has_room(self, size: int) -> bool:
-        """Return True if records of ``size`` bytes in total fit in one batch of a periodic event."""
+        """Return True if records of ``size`` bytes in total fit in the one batch that a periodic event (a timeout or an
+        id expiry) may write."""
         return HEADER_SIZE + size <= min(PERIODIC_BYTES_MAX, self.batch_bytes_max())
 
     def accepts(self, size: int) -> bool:

@@ -180,7 +180,7 @@ _WORKERS: Final = Section(
             "Check the cluster, and the worker's right to write with its transactional ids.",
         ),
         Line(
-            "... cannot be written by this process now: ...",
+            "this worker cannot write to ... at the moment: ...",
             "Another leader writes to the topic, or the cluster rejects the write.",
             NOTHING,
         ),

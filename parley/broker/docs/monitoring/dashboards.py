@@ -321,7 +321,7 @@ GROUPS_AND_TRANSACTIONS: Final = Dashboard(
         _p(
             "Lag",
             "short",
-            "Records behind the end, by group and topic.",
+            "Records between the committed offset and the end, by group and topic.",
             Query(f"sum by (group, topic) (parley_group_lag_records{_GROUP})", "{{group}} {{topic}}"),
         ),
         _p(

@@ -124,12 +124,12 @@ async def _order(lab: Lab) -> None:
         expected = [key for key in keys if key.startswith(prefix)]
         page = await client.list(prefix, limit=100)
         equal([entry.key for entry in page.entries], expected, f"the keys below {prefix!r}")
-        equal(page.next_after, None, f"next_after behind all keys below {prefix!r}")
+        equal(page.next_after, None, f"next_after after all keys below {prefix!r}")
         require(all(entry.value == entry.key.encode() for entry in page.entries), f"values below {prefix!r}")
     for after in ["", "a", "a/", "a/5", "\x7f", "~~~"]:
         page = await client.list("a", limit=100, after=after)
         expected = [key for key in keys if key.startswith("a") and key > after]
-        equal([entry.key for entry in page.entries], expected, f"the keys behind {after!r}")
+        equal([entry.key for entry in page.entries], expected, f"the keys after {after!r}")
     for limit in range(1, len(keys) + 2):
         page = await client.list("", limit=limit)
         equal([entry.key for entry in page.entries], keys[:limit], f"the first {limit} keys")

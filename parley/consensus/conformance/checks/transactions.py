@@ -66,7 +66,7 @@ async def _first_failure(lab: Lab) -> None:
             equal(caught.key, first.key, "the guard that the error names")
         else:
             require(False, f"the guard {guard} held")
-        async with refused(error, "a guard behind the check that fails"):
+        async with refused(error, "a guard after the check that fails"):
             await client.txn([first, guard], [Put("c", b"")])
     equal(await client.get("c"), None, "a key of refused transactions")
     await client.txn([Check("a", At(revision), fences=True)], [Put("c", b"")])

@@ -64,14 +64,12 @@ class TransactionalWrites:
         async with self._turn:
             producer, self._producer = self._producer, None
             if producer is None:
-                raise KafkaError(
-                    ErrorCode.PRODUCER_FENCED, f"this process does not have the write privileges for {self._topic} now"
-                )
+                raise KafkaError(ErrorCode.PRODUCER_FENCED, f"this worker may not write to {self._topic} at the moment")
             try:
                 await in_thread(self._write, producer, records)
             except KafkaError as error:
                 level = logging.INFO if error.code is ErrorCode.PRODUCER_FENCED else logging.WARNING
-                _log.log(level, "%s cannot be written by this process now: %s", self._topic, error)
+                _log.log(level, "this worker cannot write to %s at the moment: %s", self._topic, error)
                 self._on_lost()
                 raise
             self._producer = producer

@@ -194,7 +194,10 @@ class TaskHost:
         self._lock = threading.Lock()
 
     def start(self, spec: TaskSpec) -> None:
-        """Start a task. Its events are reported. Raises ConnectError if the task is already running or cannot start."""
+        """Start a task in its own thread. The task's ``Guard`` passes its events to the worker.
+
+        Raises ConnectError if the task is already running or cannot start.
+        """
         running = _Running(spec, self._make, self._guard_of(spec))
         with self._lock:
             if spec.id in self._running:

@@ -63,7 +63,7 @@ class Raw(NamedTuple):
 
 
 class LeftOut(Exception):
-    """A record is skipped. It has been logged and sent to the dead letter topic as configured."""
+    """Raised to skip a record, which has already been logged and sent to the dead letter topic as configured."""
 
 
 @dataclass(slots=True)

@@ -125,7 +125,7 @@ def _sanity(path: Path, entry: Struct, log_bytes: int | None) -> Iterator[Line]:
             yield problem(f"entry {at}: {fields} is not above {previous}", entry=at)
             return
         if log_bytes is not None and not 0 <= fields[1] < max(log_bytes, 1):
-            yield problem(f"entry {at}: byte {fields[1]} is outside of the segment's {log_bytes} bytes", entry=at)
+            yield problem(f"entry {at}: byte {fields[1]} is outside the segment's {log_bytes} bytes", entry=at)
             return
         previous = fields
         count += 1

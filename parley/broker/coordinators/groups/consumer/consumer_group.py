@@ -140,7 +140,7 @@ class ConsumerGroup:
 
     def put_progress(self, member_id: str, progress: Progress) -> None:
         """Replace a member's epochs and partitions. Adds the member if it is unknown: compaction can move the record of
-        its details behind this one."""
+        its details after this one."""
         known = self.members.get(member_id)
         if known is None:
             self.put_details(member_id, MemberDetails())

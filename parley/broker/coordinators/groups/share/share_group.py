@@ -119,7 +119,7 @@ class ShareGroup:
 
     def put_progress(self, member_id: str, epoch: int, previous_epoch: int, assigned: Assignment) -> None:
         """Replace a member's epochs and partitions. Adds the member if it is unknown: compaction can move the record of
-        its details behind this one."""
+        its details after this one."""
         known = self.members.get(member_id, ShareMember(member_id))
         self.members[member_id] = replace(known, epoch=epoch, previous_epoch=previous_epoch, assigned=assigned)
 

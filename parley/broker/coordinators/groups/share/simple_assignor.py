@@ -96,4 +96,4 @@ def _fill(kept: dict[str, _Assigned], quotas: Mapping[str, int], holders: dict[_
             holders[partition] += 1
             del unfilled[member]
             if len(kept[member]) < quotas[member]:
-                unfilled[member] = None  # move it behind the other members
+                unfilled[member] = None  # move it after the other members

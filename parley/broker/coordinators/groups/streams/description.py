@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from parley.broker.coordinators.groups.streams.configuration import Configured
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsMember
-from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, TargetTasks
+from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, MemberTasks
 from parley.broker.coordinators.groups.streams.topology import InternalTopic, Subtopology, Topology
 from parley.protocol.messages.streams_groups import StreamsGroupDescribeResponse as Response
 
@@ -59,7 +59,7 @@ def _infos(topics: Sequence[InternalTopic]) -> list[Response.TopicInfo]:
     ]
 
 
-def _member(member: StreamsMember, target: TargetTasks) -> Response.Member:
+def _member(member: StreamsMember, target: MemberTasks) -> Response.Member:
     details, progress = member.details, member.progress
     endpoint = details.endpoint
     return Response.Member(
@@ -81,7 +81,7 @@ def _member(member: StreamsMember, target: TargetTasks) -> Response.Member:
     )
 
 
-def _assignment(tasks: CurrentTasks | TargetTasks) -> Response.Assignment:
+def _assignment(tasks: CurrentTasks | MemberTasks) -> Response.Assignment:
     return Response.Assignment(
         active_tasks=_task_ids(tasks.active),
         standby_tasks=_task_ids(tasks.standby),

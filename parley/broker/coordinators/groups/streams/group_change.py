@@ -29,7 +29,7 @@ from parley.broker.coordinators.groups.streams.streams_records import (
     topology_record,
 )
 from parley.broker.coordinators.groups.streams.target_assignment import LARGE, deciding, size_of
-from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
+from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, MemberTasks
 from parley.broker.coordinators.groups.streams.topology import Topology
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
 
@@ -53,7 +53,7 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
         self.is_delayed = group.is_delayed
         self.shutdown_by = group.shutdown_by
         self.endpoint_epoch = group.endpoint_epoch
-        self._targets: Mapping[str, TargetTasks] = group.targets
+        self._targets: Mapping[str, MemberTasks] = group.targets
         self._metadata_hash = group.metadata_hash
         self._bumps = False
         self._rebalanced = False
@@ -187,7 +187,7 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
         self.statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, text))
 
     def put_targets(
-        self, decided: Mapping[str, TargetTasks], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
+        self, decided: Mapping[str, MemberTasks], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
     ) -> None:
         """Store the target assignment of an epoch: only the targets that change.
 
@@ -202,7 +202,7 @@ class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
         self.target_epoch = epoch
         self._decided = {"group": self.group_id, "epoch": epoch, "members": len(decided)}
 
-    def target_of(self, member_id: str) -> TargetTasks:
+    def target_of(self, member_id: str) -> MemberTasks:
         """Return a member's target assignment. It is empty while the first assignment is delayed."""
         return NO_TARGET if self.is_delayed else self._targets.get(member_id, NO_TARGET)
 
@@ -229,7 +229,7 @@ def in_steps(
 
 
 def install_targets(
-    group: StreamsGroup, epoch: int, decided: DecidedTargets[TargetTasks], shard: GroupShard, now_ms: int
+    group: StreamsGroup, epoch: int, decided: DecidedTargets[MemberTasks], shard: GroupShard, now_ms: int
 ) -> Decision[None]:
     """Store a target assignment that a thread has computed for ``epoch``.
 

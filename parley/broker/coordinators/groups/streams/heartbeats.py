@@ -34,7 +34,7 @@ from parley.broker.coordinators.groups.streams.streams_group import (
 )
 from parley.broker.coordinators.groups.streams.tasks import (
     CurrentTasks,
-    TargetTasks,
+    MemberTasks,
     TaskId,
     Tasks,
     grouped,
@@ -260,12 +260,12 @@ def _has_only(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> 
     return owned is not None and all(is_within(mine, known) for mine, known in zip(owned, assigned, strict=True))
 
 
-def _owned(request: StreamsGroupHeartbeatRequest) -> TargetTasks | None:
+def _owned(request: StreamsGroupHeartbeatRequest) -> MemberTasks | None:
     """Return the tasks that a member reports, or None if it does not report all three kinds."""
     active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if active is None or standby is None or warmup is None:
         return None
-    return TargetTasks(_tasks(active), _tasks(standby), _tasks(warmup))
+    return MemberTasks(_tasks(active), _tasks(standby), _tasks(warmup))
 
 
 def _tasks(said: Sequence[TaskIds]) -> Tasks:

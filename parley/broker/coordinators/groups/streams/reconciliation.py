@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from parley.broker.coordinators.groups.streams.streams_group import MemberState, Progress, StreamsMember, TaskOwners
 from parley.broker.coordinators.groups.streams.tasks import (
     CurrentTasks,
-    TargetTasks,
+    MemberTasks,
     TaskId,
     Tasks,
     TasksSince,
@@ -34,7 +34,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def reconciled(
-    member: StreamsMember, target_epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
+    member: StreamsMember, target_epoch: int, target: MemberTasks, owned: MemberTasks | None, owners: TaskOwners
 ) -> Progress:
     """Return a member's progress after a heartbeat. ``owned`` contains the tasks that the member reports, if any.
 
@@ -75,7 +75,7 @@ class _Steps:
     """True if a task of the target is not free yet."""
 
 
-def _steps(member: StreamsMember, target_epoch: int, target: TargetTasks, owners: TaskOwners) -> _Steps:
+def _steps(member: StreamsMember, target_epoch: int, target: MemberTasks, owners: TaskOwners) -> _Steps:
     process_id, now = member.details.process_id, member.progress.assigned
 
     def is_run(task: TaskId) -> bool:

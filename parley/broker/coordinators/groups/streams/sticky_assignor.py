@@ -17,7 +17,7 @@ from dataclasses import field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
-from parley.broker.coordinators.groups.streams.tasks import TargetTasks, TaskId, grouped, ids_of
+from parley.broker.coordinators.groups.streams.tasks import MemberTasks, TaskId, grouped, ids_of
 from parley.light_dataclasses import dataclass
 
 
@@ -25,7 +25,7 @@ class MemberSpec(NamedTuple):
     """The assignor's input about a member."""
 
     process_id: str
-    previous: TargetTasks
+    previous: MemberTasks
 
 
 class SubtopologySpec(NamedTuple):
@@ -108,7 +108,7 @@ class _Share:
 
 def assign(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standby_replicas: int
-) -> dict[str, TargetTasks]:
+) -> dict[str, MemberTasks]:
     """Return the tasks of each member."""
     if not members:
         return {}
@@ -138,11 +138,11 @@ class _Assignment:
                 self._had_standby.setdefault(task, []).append(member)
         self._processes = list(processes.values())
 
-    def made(self) -> dict[str, TargetTasks]:
+    def made(self) -> dict[str, MemberTasks]:
         self._assign_active()
         if self._replicas > 0:
             self._assign_standby()
-        return {each.member_id: TargetTasks(grouped(each.active), grouped(each.standby)) for each in self._members}
+        return {each.member_id: MemberTasks(grouped(each.active), grouped(each.standby)) for each in self._members}
 
     # --- Active tasks ---
 

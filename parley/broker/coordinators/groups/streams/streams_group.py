@@ -18,7 +18,7 @@ from parley.broker.coordinators.groups.streams.tasks import (
     NO_TASKS,
     NOTHING,
     CurrentTasks,
-    TargetTasks,
+    MemberTasks,
     TaskId,
     ids_of,
 )
@@ -152,7 +152,7 @@ class StreamsGroup:
     target_epoch: int = FIRST_EPOCH
     target_since_ms: int = 0
     """When the target assignment was computed, or 0 if it never was."""
-    targets: dict[str, TargetTasks] = field(default_factory=dict)
+    targets: dict[str, MemberTasks] = field(default_factory=dict)
     owners: TaskOwners = field(default_factory=TaskOwners)
 
     # Not stored:
@@ -185,7 +185,7 @@ class StreamsGroup:
         """Return True if the group has members and its topology reads the topic."""
         return bool(self.members) and self.topology is not None and topic in self.topology.readers
 
-    def target_of(self, member_id: str) -> TargetTasks:
+    def target_of(self, member_id: str) -> MemberTasks:
         """Return a member's target assignment."""
         return self.targets.get(member_id, NO_TARGET)
 

@@ -26,7 +26,7 @@ from parley.broker.coordinators.groups.streams.streams_group import (
     StreamsGroup,
     StreamsMember,
 )
-from parley.broker.coordinators.groups.streams.tasks import NOTHING, CurrentTasks, TargetTasks, Tasks, TasksSince
+from parley.broker.coordinators.groups.streams.tasks import NOTHING, CurrentTasks, MemberTasks, Tasks, TasksSince
 from parley.broker.coordinators.groups.streams.topology import InternalTopic, Subtopology, Topology, topology_of
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.messages.stored_streams_groups import (
@@ -132,7 +132,7 @@ def target_epoch_record(group_id: str, epoch: int, since_ms: int) -> KeyValue:
     return _target_epoch_key(group_id), encode_stored(value, _VALUE_VERSION)
 
 
-def target_record(group_id: str, member_id: str, target: TargetTasks) -> KeyValue:
+def target_record(group_id: str, member_id: str, target: MemberTasks) -> KeyValue:
     """Return the record of a member's target assignment."""
     make = StreamsGroupTargetAssignmentMemberValue.TaskIds
 
@@ -298,7 +298,7 @@ def _target(key: StreamsGroupTargetAssignmentMemberKey, value: bytes | None) -> 
     target = None
     if value is not None:
         stored = decode_stored(StreamsGroupTargetAssignmentMemberValue, value)[0]
-        target = TargetTasks(_tasks(stored.active_tasks), _tasks(stored.standby_tasks), _tasks(stored.warmup_tasks))
+        target = MemberTasks(_tasks(stored.active_tasks), _tasks(stored.standby_tasks), _tasks(stored.warmup_tasks))
 
     def change(group: StreamsGroup) -> None:
         if target is None:

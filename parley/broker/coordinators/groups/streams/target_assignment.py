@@ -14,7 +14,7 @@ from parley.broker.coordinators.groups.streams.configuration import Configured
 from parley.broker.coordinators.groups.streams.settings import STANDBY_REPLICAS
 from parley.broker.coordinators.groups.streams.sticky_assignor import MemberSpec, SubtopologySpec, assign
 from parley.broker.coordinators.groups.streams.streams_group import StreamsMember
-from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
+from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, MemberTasks
 
 LARGE: Final = 2_000
 """The number of members and tasks above which a thread computes the assignment, because that takes about ten
@@ -31,10 +31,10 @@ def size_of(members: int, configured: Configured | None, settings: Mapping[str, 
 
 def deciding(
     members: Iterable[StreamsMember],
-    targets: Mapping[str, TargetTasks],
+    targets: Mapping[str, MemberTasks],
     configured: Configured | None,
     settings: Mapping[str, str],
-) -> Callable[[], dict[str, TargetTasks]]:
+) -> Callable[[], dict[str, MemberTasks]]:
     """Return a function that computes the target of every member. It shares no mutable data with the group."""
     ordered = sorted(members, key=lambda member: member.member_id)
     if configured is None or not configured.is_ready or configured.subtopologies is None:

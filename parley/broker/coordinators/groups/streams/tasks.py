@@ -23,8 +23,8 @@ TasksSince = Mapping[str, Mapping[int, int]]
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-class TargetTasks(NamedTuple):
-    """The target tasks of a member, or the tasks that it reports."""
+class MemberTasks(NamedTuple):
+    """Tasks of a member, without their epochs: its target, or the tasks that it reports."""
 
     active: Tasks = NOTHING
     standby: Tasks = NOTHING
@@ -44,7 +44,7 @@ class CurrentTasks(NamedTuple):
         return not (self.active or self.standby or self.warmup)
 
 
-NO_TARGET: Final = TargetTasks()
+NO_TARGET: Final = MemberTasks()
 NO_TASKS: Final = CurrentTasks()
 
 
@@ -66,7 +66,7 @@ def overlap(first: Mapping[str, Iterable[int]], second: Mapping[str, Iterable[in
     return any(not set(first[each]).isdisjoint(second[each]) for each in first.keys() & second.keys())
 
 
-def still_has_any(owned: TargetTasks, tasks: CurrentTasks) -> bool:
+def still_has_any(owned: MemberTasks, tasks: CurrentTasks) -> bool:
     """Return True if a member's reported tasks include any of ``tasks``."""
     return (
         overlap(owned.active, tasks.active)

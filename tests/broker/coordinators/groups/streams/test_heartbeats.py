@@ -15,7 +15,7 @@ from parley.broker.coordinators.groups.offset_decisions import Committer, commit
 from parley.broker.coordinators.groups.streams.configuration import SUBTOPOLOGIES_MAX, StatusCode
 from parley.broker.coordinators.groups.streams.heartbeats import changes_nothing, heartbeat
 from parley.broker.coordinators.groups.streams.streams_group import MemberState, StreamsGroupState
-from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, TargetTasks, still_has_any
+from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, MemberTasks, still_has_any
 from parley.broker.metadata.types import ConfigResource, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupRequest
@@ -133,10 +133,10 @@ def test_a_member_has_all_tasks_and_gives_half_of_them_to_a_second_one() -> None
 
 def test_a_member_still_has_a_task_of_one_kind() -> None:
     some, others = {"0": frozenset({1, 2})}, {"0": frozenset({3}), "1": frozenset({1})}
-    assert still_has_any(TargetTasks(active=some), CurrentTasks(active={"0": {2: 1}}))
-    assert still_has_any(TargetTasks(standby=some), CurrentTasks(standby=some))
-    assert still_has_any(TargetTasks(warmup=some), CurrentTasks(warmup=some))
-    assert not still_has_any(TargetTasks(some, some, some), CurrentTasks(standby=others, warmup=others))
+    assert still_has_any(MemberTasks(active=some), CurrentTasks(active={"0": {2: 1}}))
+    assert still_has_any(MemberTasks(standby=some), CurrentTasks(standby=some))
+    assert still_has_any(MemberTasks(warmup=some), CurrentTasks(warmup=some))
+    assert not still_has_any(MemberTasks(some, some, some), CurrentTasks(standby=others, warmup=others))
 
 
 def test_a_member_that_leaves_or_is_silent_frees_its_tasks() -> None:

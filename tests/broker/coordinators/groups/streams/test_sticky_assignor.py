@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators.groups.streams.sticky_assignor import MemberSpec, SubtopologySpec, assign
-from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks, ids_of
+from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, MemberTasks, ids_of
 from tests.support.proportion import examples
 
 Processes = Mapping[str, str]
@@ -20,14 +20,14 @@ PROCESSES = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from(["p", "
 
 
 def assigned(
-    processes: Processes, subtopologies: Mapping[str, SubtopologySpec], replicas: int, before: Mapping[str, TargetTasks]
-) -> dict[str, TargetTasks]:
+    processes: Processes, subtopologies: Mapping[str, SubtopologySpec], replicas: int, before: Mapping[str, MemberTasks]
+) -> dict[str, MemberTasks]:
     members = {each: MemberSpec(processes[each], before.get(each, NO_TARGET)) for each in sorted(processes)}
     return assign(members, subtopologies, replicas)
 
 
 def check(
-    found: Mapping[str, TargetTasks],
+    found: Mapping[str, MemberTasks],
     processes: Processes,
     subtopologies: Mapping[str, SubtopologySpec],
     replicas: int,
@@ -48,7 +48,7 @@ def check(
     assert standby == Counter(dict.fromkeys(stateful, min(replicas, programs - 1))), "as many copies as fit"
 
 
-def counts(found: Mapping[str, TargetTasks]) -> list[int]:
+def counts(found: Mapping[str, MemberTasks]) -> list[int]:
     return [len(list(ids_of(each.active))) for each in found.values()]
 
 
@@ -101,7 +101,7 @@ def test_without_members_nothing_is_assigned() -> None:
 
 
 def test_a_standby_task_stays_with_its_member() -> None:
-    before = {"a": TargetTasks(active={"0": frozenset({0})}), "d": TargetTasks(standby={"0": frozenset({0})})}
+    before = {"a": MemberTasks(active={"0": frozenset({0})}), "d": MemberTasks(standby={"0": frozenset({0})})}
     found = assigned({each: each for each in "abcd"}, {"0": SubtopologySpec(1, True)}, 1, before)
     assert {member: each for member, each in found.items() if each != NO_TARGET} == before
 
@@ -109,8 +109,8 @@ def test_a_standby_task_stays_with_its_member() -> None:
 def test_of_several_copies_that_could_stay_that_of_the_last_subtopology_stays() -> None:
     """As in Kafka. The shares are then used up, so the other copy gets another member."""
     before = {
-        "a": TargetTasks(standby={"0": frozenset({0})}),
-        "b": TargetTasks(active={"0": frozenset({0})}, standby={"1": frozenset({0})}),
+        "a": MemberTasks(standby={"0": frozenset({0})}),
+        "b": MemberTasks(active={"0": frozenset({0})}, standby={"1": frozenset({0})}),
     }
     subtopologies = {"0": SubtopologySpec(1, True), "1": SubtopologySpec(1, True)}
     found = assigned({each: each for each in "abc"}, subtopologies, 1, before)
