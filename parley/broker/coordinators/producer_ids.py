@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from parley.broker.membership.known_epochs import ID_MAX, EpochFile, KnownEpochs
+from parley.broker.membership.remembered_epochs import ID_MAX, EpochFile, RememberedEpochs
 from parley.consensus.errors import CoordinationError
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -72,7 +72,7 @@ class ProducerIds:
                         f"The counter of producer ids in the coordination store is {first}, which is not a "
                         "valid id. Set it to one more than the highest id in use.",
                     )
-                self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
+                self._epochs.note(RememberedEpochs(producer_ids_end=first + BLOCK))
                 await self._epochs.save()
             except (CoordinationError, OSError) as error:
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error

@@ -6,6 +6,6 @@ membership, ``registration`` joins the group of brokers, ``controlled_shutdown``
 not responded, ``identity`` determines the ids of the broker and the cluster, ``known_stores`` records which store the
 data belongs to.
 
-The controller's side: ``live_brokers`` registers and fences brokers. Both sides use ``dead_process_detection``, which
+The controller's side: ``broker_fencing`` registers and fences brokers. Both sides use ``dead_process_detection``, which
 detects that the process of another broker has ended.
 """

@@ -3,7 +3,7 @@
 All of these depend on one session. Until it expires, the broker is a member of the group of brokers and a candidate for
 controller. When the session is lost, the broker opens another one and joins again under a higher broker epoch.
 Meanwhile it keeps following the last known controller. The elected controller turns the group's members into
-registrations in the metadata (``live_brokers``). ``broker_state`` defines the states and their transitions.
+registrations in the metadata (``broker_fencing``). ``broker_state`` defines the states and their transitions.
 
 The cluster may move to another store while it runs (``store_move``). The broker then opens its next session in the
 store that the cluster now uses. All epochs are carried over.
@@ -21,14 +21,14 @@ from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Control
 from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.membership.broker_fencing import BrokerFencing
 from parley.broker.membership.broker_state import BrokerEvent, BrokerState, next_state
 from parley.broker.membership.controlled_shutdown import ControlledShutdown
 from parley.broker.membership.controller_follower import ControllerFollower
 from parley.broker.membership.controller_silence import ControllerSilence
-from parley.broker.membership.known_epochs import EpochFile, KnownEpochs
-from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.membership.measured_store import StoreCounts
 from parley.broker.membership.registration import BROKERS_GROUP, Registration
+from parley.broker.membership.remembered_epochs import EpochFile, RememberedEpochs
 from parley.broker.membership.store_outage import StoreOutage
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.current import Metadata
@@ -121,7 +121,7 @@ class BrokerLifecycle:
             publisher,
             is_store_frozen=lambda: not store_move.is_settled,
         )
-        self._live_brokers = LiveBrokers(
+        self._fencing = BrokerFencing(
             broker_id,
             self.controller,
             metadata,
@@ -319,7 +319,7 @@ class BrokerLifecycle:
             if leader is not None:
                 self._named_epoch = leader.epoch
                 if leader.candidate != self._registration.data:
-                    self._live_brokers.trust_all()  # from now on, that broker judges the deposed controller
+                    self._fencing.trust_all()  # from now on, that broker judges the deposed controller
             self._controller_follower.follow(leader)
 
     async def _be_candidate(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
@@ -328,14 +328,14 @@ class BrokerLifecycle:
 
     async def _act_as_controller(self, groups: Groups, since_s: float) -> None:
         await race(
-            self._live_brokers.run(groups, since_s),
+            self._fencing.run(groups, since_s),
             self._store_move_driver.run(groups.session, lambda: groups.members(BROKERS_GROUP)),
             *(duty(self.controller) for duty in self._duties),
         )
 
     def _depose(self, leader: Leader, is_silent: bool) -> None:
         if is_silent:
-            self._live_brokers.distrust(registration_from_bytes(leader.candidate).incarnation_id)
+            self._fencing.distrust(registration_from_bytes(leader.candidate).incarnation_id)
         self._background.start(self.store_move.abandon_move_of(leader.epoch), name="end of a dead controller's move")
         self.controller.depose(leader)
 
@@ -350,7 +350,7 @@ class BrokerLifecycle:
             # The incarnation of a member is a number: it becomes the broker epoch. It is not ``incarnation_id``, which
             # identifies this process.
             self.broker_epoch = membership.incarnation
-            self._epochs.note(KnownEpochs(broker_epoch=membership.incarnation))
+            self._epochs.note(RememberedEpochs(broker_epoch=membership.incarnation))
             self._on(BrokerEvent.JOINED)
             joined.set()
             self._compare_with_metadata()
@@ -364,7 +364,7 @@ class BrokerLifecycle:
 
         A disk that is full or hangs delays the broker by at most ``EPOCH_WRITE_MAX_S``.
         """
-        self._epochs.note(KnownEpochs(broker_epoch=epoch))
+        self._epochs.note(RememberedEpochs(broker_epoch=epoch))
         saving = self._background.start(self._epochs.save(), name="write of the broker epoch", expected=(OSError,))
         await asyncio.wait({saving}, timeout=EPOCH_WRITE_MAX_S)
         reason = saving.exception() if saving.done() else "the disk hangs"

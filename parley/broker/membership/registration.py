@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from parley.broker.membership.dead_process_detection import is_gone
-from parley.broker.membership.known_epochs import KnownEpochs
+from parley.broker.membership.remembered_epochs import RememberedEpochs
 from parley.broker.metadata.encoding import registration_from_bytes, registration_to_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.consensus.errors import AlreadyExists
@@ -42,7 +42,9 @@ class Registration:
         self._listener = listener
         self._member_id = str(broker.broker_id)
 
-    async def join(self, groups: Groups, known: KnownEpochs, remember: Callable[[int], Awaitable[None]]) -> Membership:
+    async def join(
+        self, groups: Groups, known: RememberedEpochs, remember: Callable[[int], Awaitable[None]]
+    ) -> Membership:
         """Join the group under a broker epoch above the ``known`` one. Waits for the id to become free if necessary.
 
         ``remember(epoch)`` writes to disk which epoch this broker is about to take. The controller registers the broker

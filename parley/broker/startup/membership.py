@@ -14,8 +14,8 @@ from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.report_requests import ReportRequests
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS, highest_producer_id
 from parley.broker.membership.identity import BROKER_IDS
-from parley.broker.membership.known_epochs import KnownEpochs
 from parley.broker.membership.lifecycle import BrokerLifecycle
+from parley.broker.membership.remembered_epochs import RememberedEpochs
 from parley.broker.metadata.feature_support import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
@@ -46,7 +46,7 @@ def make_membership(
     environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs, base: Foundation
 ) -> Membership:
     """Create the parts of ``Membership``. The broker is not registered yet."""
-    joined.epochs.note(KnownEpochs(producer_ids_end=1 + highest_producer_id(opened.manager.logs)))
+    joined.epochs.note(RememberedEpochs(producer_ids_end=1 + highest_producer_id(opened.manager.logs)))
     rules = _election_rules(base.config)
     reports = ReportRequests(base.metadata, base.peers, environment.config.inter_broker_listener)
     recovery = UncleanRecovery(base.metadata, reports, rules)

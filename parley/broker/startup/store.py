@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from parley.broker.membership.identity import Identity, identify, read_identities
-from parley.broker.membership.known_epochs import EpochFile, read_known_epochs
 from parley.broker.membership.known_stores import read_known_stores, record_store, with_advice
 from parley.broker.membership.measured_store import StoreCounts, measured
+from parley.broker.membership.remembered_epochs import EpochFile, read_remembered_epochs
 from parley.broker.startup.environment import Environment
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
@@ -58,7 +58,7 @@ async def join_store(environment: Environment) -> Joined:
 
     store_move = StoreMoveParticipant(store, backend_at, remember, rng)
     environment.undo.push_async_callback(store_move.close)
-    epochs = EpochFile(directories, await loop.run_in_executor(None, read_known_epochs, directories))
+    epochs = EpochFile(directories, await loop.run_in_executor(None, read_remembered_epochs, directories))
     environment.undo.push_async_callback(epochs.close)
     try:
         identity = await identify(

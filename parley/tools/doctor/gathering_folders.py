@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from parley.broker.membership.known_epochs import read_known_epochs
 from parley.broker.membership.known_stores import read_known_stores
+from parley.broker.membership.remembered_epochs import read_remembered_epochs
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.log_directory import LOCK_FILE, is_stray, parse_partition_name
 from parley.storage.meta_properties import DirectoryIdentity, MalformedIdentity
@@ -47,7 +47,7 @@ def folder_at(path: Path) -> Folder:
         was_closed_cleanly=CLEAN_SHUTDOWN_FILE in names,
         has_logs=any(map(parse_partition_name, names)),
         strays=sorted(filter(is_stray, names)),
-        seen=read_known_epochs([path]).metadata,
+        seen=read_remembered_epochs([path]).metadata,
     )
 
 

@@ -18,7 +18,7 @@ from parley.broker.coordinators.producer_ids import (
     ProducerIds,
     highest_producer_id,
 )
-from parley.broker.membership.known_epochs import ID_MAX, EpochFile, KnownEpochs, read_known_epochs
+from parley.broker.membership.remembered_epochs import ID_MAX, EpochFile, RememberedEpochs, read_remembered_epochs
 from parley.consensus.backend import Backend
 from parley.consensus.errors import Unavailable
 from parley.consensus.recipes.keyvalue import KeyValue
@@ -34,7 +34,7 @@ async def backend() -> AsyncIterator[Backend]:
 
 
 def epochs(*directories: Path) -> EpochFile:
-    return EpochFile(directories, KnownEpochs())
+    return EpochFile(directories, RememberedEpochs())
 
 
 async def test_producer_ids_are_given_out_once(backend: Backend) -> None:
@@ -67,7 +67,7 @@ async def test_a_block_is_on_the_brokers_disk_before_its_first_id_is_allocated(
     """A store that is restored to an older state later would give the block out again."""
     store = KeyValue(backend, Random(1))
     assert await ProducerIds(lambda: store, epochs(tmp_path)).take() == 0
-    assert read_known_epochs([tmp_path]).producer_ids_end == BLOCK
+    assert read_remembered_epochs([tmp_path]).producer_ids_end == BLOCK
     await store.put(PRODUCER_IDS, b"0")
     assert await store.reserve_below(PRODUCER_IDS, BLOCK) == 0
     assert await ProducerIds(lambda: store, epochs()).take() == BLOCK
@@ -99,4 +99,4 @@ async def test_a_counter_above_all_ids_is_refused_and_not_noted(backend: Backend
     with pytest.raises(KafkaError, match="Set it to one more than") as refused:
         await ProducerIds(lambda: store, epochs(tmp_path)).take()
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert read_known_epochs([tmp_path]) == KnownEpochs()
+    assert read_remembered_epochs([tmp_path]) == RememberedEpochs()

@@ -18,9 +18,9 @@ from parley.broker.controller.elections.election_rules import ElectionRules
 from parley.broker.embedded.cluster import Cluster
 from parley.broker.membership import lifecycle as lifecycle_module
 from parley.broker.membership.controller_follower import ControllerFollower
-from parley.broker.membership.known_epochs import EpochFile, KnownEpochs, read_known_epochs
 from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.membership.registration import BROKERS_GROUP, DuplicateBrokerId
+from parley.broker.membership.remembered_epochs import EpochFile, RememberedEpochs, read_remembered_epochs
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.request_context import RequestContext
@@ -158,7 +158,7 @@ async def test_a_clean_shutdown_leaves_the_epoch_of_the_latest_join() -> None:
         assert lifecycle.clean_epoch == lifecycle.registered_epoch == lifecycle.broker_epoch
         lifecycle.broker_epoch += 1
         assert lifecycle.clean_epoch == lifecycle.registered_epoch + 1
-        lifecycle._epochs.note(KnownEpochs(broker_epoch=lifecycle.broker_epoch + 1))  # a join is in progress
+        lifecycle._epochs.note(RememberedEpochs(broker_epoch=lifecycle.broker_epoch + 1))  # a join is in progress
         assert lifecycle.clean_epoch == lifecycle.registered_epoch + 2
         lifecycle._broker = replace(lifecycle._broker, incarnation_id=UUID(int=1))  # a process not registered yet
         assert lifecycle.clean_epoch == -1
@@ -171,7 +171,7 @@ async def test_a_broker_epoch_is_on_disk_before_the_broker_joins_under_it(
     join, joined, directories = Groups.join, [], [tmp_path / "broker-1"]
 
     async def noting(self: Groups, group: str, *args: Any, **options: Any) -> Membership:
-        on_disk = read_known_epochs(directories)
+        on_disk = read_remembered_epochs(directories)
         membership = await join(self, group, *args, **options)
         if group == BROKERS_GROUP:
             joined.append((membership.incarnation, on_disk.broker_epoch))

@@ -46,7 +46,7 @@ _CHECKSUM = "crc32c"
 
 
 @dataclass(frozen=True, slots=True)
-class KnownEpochs:
+class RememberedEpochs:
     """The highest epochs and ids that a broker has seen."""
 
     metadata: Term = NO_TERM
@@ -58,9 +58,9 @@ class KnownEpochs:
     leader_epoch: int = NO_EPOCH
     """The highest leader epoch of any partition. The logs lack it if no record was written in that epoch."""
 
-    def raised_to(self, other: KnownEpochs) -> KnownEpochs:
+    def raised_to(self, other: RememberedEpochs) -> RememberedEpochs:
         """Return a copy in which each field has the higher of the values in this object and in ``other``."""
-        return KnownEpochs(
+        return RememberedEpochs(
             max(self.metadata, other.metadata),
             max(self.broker_epoch, other.broker_epoch),
             max(self.producer_ids_end, other.producer_ids_end),
@@ -80,7 +80,7 @@ class KnownEpochs:
         return json.dumps({**fields, _CHECKSUM: _checksum(fields)}).encode() + b"\n"
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> KnownEpochs:
+    def from_bytes(cls, data: bytes) -> RememberedEpochs:
         """Return the epochs that ``to_bytes`` encoded.
 
         Raises ValueError, KeyError or TypeError for any other data, and for implausibly high numbers, because the
@@ -116,16 +116,16 @@ def _checksum(fields: Mapping[str, object]) -> int:
     return crc32c(json.dumps(fields).encode())
 
 
-def read_known_epochs(directories: Sequence[Path]) -> KnownEpochs:
+def read_remembered_epochs(directories: Sequence[Path]) -> RememberedEpochs:
     """Return the highest epochs in the files of these directories. Blocks on the disk.
 
     A missing or damaged file counts as empty.
     """
-    known = KnownEpochs()
+    known = RememberedEpochs()
     for directory in directories:
         path = directory / EPOCHS_FILE
         try:
-            known = known.raised_to(KnownEpochs.from_bytes(path.read_bytes()))
+            known = known.raised_to(RememberedEpochs.from_bytes(path.read_bytes()))
         except OSError:
             continue
         except (ValueError, KeyError, TypeError) as error:
@@ -134,10 +134,10 @@ def read_known_epochs(directories: Sequence[Path]) -> KnownEpochs:
 
 
 class EpochFile:
-    """Keeps ``KnownEpochs`` in the data directories."""
+    """Keeps ``RememberedEpochs`` in the data directories."""
 
-    def __init__(self, directories: Sequence[Path], known: KnownEpochs) -> None:
-        """``known`` is the result of ``read_known_epochs``."""
+    def __init__(self, directories: Sequence[Path], known: RememberedEpochs) -> None:
+        """``known`` is the result of ``read_remembered_epochs``."""
         self.known = known
         """The highest epochs and ids so far. The files may lag behind this value."""
         self._directories = directories
@@ -150,7 +150,7 @@ class EpochFile:
         self._writing = asyncio.Lock()
         self._syncing = asyncio.Lock()
 
-    def note(self, seen: KnownEpochs) -> None:
+    def note(self, seen: RememberedEpochs) -> None:
         """Raise ``known`` to the epochs and ids that this broker has just seen. ``run`` writes them to the disk."""
         raised = self.known.raised_to(seen)
         if raised != self.known:
@@ -159,7 +159,7 @@ class EpochFile:
 
     def note_image(self, delta: Delta, image: MetadataImage) -> None:
         """Record the metadata that this broker has just applied, and the leader epochs in its latest changes."""
-        self.note(KnownEpochs(image.term, leader_epoch=highest_leader_epoch(delta)))
+        self.note(RememberedEpochs(image.term, leader_epoch=highest_leader_epoch(delta)))
 
     async def run(self) -> None:
         """Write every change immediately, and sync the files periodically, until cancelled.
@@ -233,7 +233,7 @@ class EpochFile:
                     await _on_disk(_sync, self._holders)
                 except OSError:
                     self._unsynced.set()
-                    self._written = KnownEpochs()  # a failed sync may have dropped the bytes: write them again
+                    self._written = RememberedEpochs()  # a failed sync may have dropped the bytes: write them again
                     self._changed.set()
                     raise
                 self._failures.restart()
@@ -276,7 +276,7 @@ def _on_each(work: Callable[[Path], None], directories: Sequence[Path]) -> Seque
     return succeeded
 
 
-def _write(directory: Path, known: KnownEpochs) -> None:
+def _write(directory: Path, known: RememberedEpochs) -> None:
     write_atomically(directory / EPOCHS_FILE, known.to_bytes(), sync=False)
 
 

@@ -1,4 +1,4 @@
-"""Which brokers are alive from the controller's point of view: registers and fences brokers.
+"""Registers the brokers that join the cluster, and fences those that are no longer alive, for the controller.
 
 * A broker is fenced immediately if its process has ended (``dead_process_detection``) or its session has expired. While
   the controller's own session is new, brokers without a session get time to join, because the store may have been down.
@@ -43,7 +43,7 @@ REGISTRATION_PAUSE_S = 1.0
 """The pause before a failed registration is retried."""
 
 
-class LiveBrokers:
+class BrokerFencing:
     """Registers and fences brokers while this broker is the controller."""
 
     def __init__(
@@ -88,7 +88,7 @@ class LiveBrokers:
         Raises CoordinationError if the watch of the group ends, KafkaError (NOT_CONTROLLER) at the end of the term, and
         StoreChanged or Outranked if the store was set back.
         """
-        watches = TaskSet()
+        tasks = TaskSet()
         self._present = None
         self._trusted_s = session_since_s + self._silence_s
         self._seen.clear()
@@ -97,9 +97,9 @@ class LiveBrokers:
         self._joining.clear()
         self._refusing.clear()
         try:
-            await race(self._follow(groups, watches), self._fence_the_silent(watches))
+            await race(self._follow(groups, tasks), self._fence_the_silent(tasks))
         finally:
-            await watches.close()
+            await tasks.close()
 
     def distrust(self, incarnation_id: UUID) -> None:
         """Treat this incarnation as silent when the next term starts: it was deposed as controller because it was
@@ -110,19 +110,19 @@ class LiveBrokers:
         """Forget the distrusted incarnation, because another broker is the controller now."""
         self._distrusted = None
 
-    async def _follow(self, groups: Groups, watches: TaskSet) -> None:
+    async def _follow(self, groups: Groups, tasks: TaskSet) -> None:
         async def present() -> Collection[BrokerRegistration]:
             return _live(await groups.members(BROKERS_GROUP)).values()
 
         await self._set_back.check_store(groups.backend, present)
-        await race(self._set_back.until_set_back(groups.backend), self._follow_members(groups, watches))
+        await race(self._set_back.until_set_back(groups.backend), self._follow_members(groups, tasks))
 
-    async def _follow_members(self, groups: Groups, watches: TaskSet) -> None:
+    async def _follow_members(self, groups: Groups, tasks: TaskSet) -> None:
         async for members in groups.watch(BROKERS_GROUP):
-            await self._reconcile(_live(members), watches)
-            self._tend(watches)
+            await self._reconcile(_live(members), tasks)
+            self._update_watched(tasks)
 
-    async def _reconcile(self, live: Mapping[int, BrokerRegistration], watches: TaskSet) -> None:
+    async def _reconcile(self, live: Mapping[int, BrokerRegistration], tasks: TaskSet) -> None:
         await self._set_back.check_members(live.values())  # first, because fencing elects leaders from the store's data
         self._present = set(live)
         await self._fence_the_absent()
@@ -131,8 +131,8 @@ class LiveBrokers:
         for key in self._joining.keys() - joined.keys():
             self._joining.pop(key).cancel()
         for key in joined.keys() - self._joining.keys():
-            self._joining[key] = watches.start(
-                self._register(joined[key], watches), name=f"registration of broker {key[0]}"
+            self._joining[key] = tasks.start(
+                self._register(joined[key], tasks), name=f"registration of broker {key[0]}"
             )
             self._joining[key].add_done_callback(partial(self._joined, key))
 
@@ -144,7 +144,7 @@ class LiveBrokers:
         known = self._metadata.image.brokers.get(broker.broker_id)
         return known is None or known.epoch < broker.epoch
 
-    async def _register(self, broker: BrokerRegistration, watches: TaskSet) -> None:
+    async def _register(self, broker: BrokerRegistration, tasks: TaskSet) -> None:
         """Register a broker after requesting a report of its logs. Retry until the registration succeeds."""
         while True:
             try:
@@ -163,7 +163,7 @@ class LiveBrokers:
                 )
             await asyncio.sleep(REGISTRATION_PAUSE_S)
         self._recovery.note(recoveries)
-        self._tend(watches)
+        self._update_watched(tasks)
 
     async def _fence_the_absent(self) -> None:
         assert self._present is not None
@@ -180,7 +180,7 @@ class LiveBrokers:
 
     # --- Brokers whose process ends ---
 
-    def _tend(self, watches: TaskSet) -> None:
+    def _update_watched(self, tasks: TaskSet) -> None:
         """Watch every live broker except this one, and stop watching brokers that are no longer alive."""
         living = {(b.broker_id, b.epoch): b for b in self._metadata.image.live_brokers()}
         living.pop((self._broker_id, self._own_epoch()), None)
@@ -193,13 +193,13 @@ class LiveBrokers:
             if is_silent:
                 self._distrusted = None
             self._since[key] = now - self._silence_s if is_silent else now
-            self._watched[key] = watches.start(self._watch(living[key], watches), name=f"watch over broker {key[0]}")
+            self._watched[key] = tasks.start(self._watch(living[key], tasks), name=f"watch over broker {key[0]}")
 
     def _own_epoch(self) -> int:
         own = self._metadata.image.brokers.get(self._broker_id)
         return -1 if own is None else own.epoch
 
-    async def _watch(self, broker: BrokerRegistration, watches: TaskSet) -> None:
+    async def _watch(self, broker: BrokerRegistration, tasks: TaskSet) -> None:
         endpoint = broker.endpoint(self._listener)
         if broker.incarnation_id in self._refusing:
             _log.warning("the controller cannot reach a broker that is alive", extra={"broker": broker.broker_id})
@@ -212,11 +212,11 @@ class LiveBrokers:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
                 return  # the term is over
-            self._tend(watches)
+            self._update_watched(tasks)
 
     # --- Silent brokers ---
 
-    async def _fence_the_silent(self, watches: TaskSet) -> None:
+    async def _fence_the_silent(self, tasks: TaskSet) -> None:
         pause_s = self._silence_s / CHECKS_PER_SILENCE
         before = self._monotonic()
         while True:
@@ -230,7 +230,7 @@ class LiveBrokers:
             await self._fence_the_absent()
             for broker_id, epoch in self._silent(now):
                 await self._fence(broker_id, epoch, f"it has not requested metadata for {self._silence_s:g} s")
-            self._tend(watches)
+            self._update_watched(tasks)
 
     def _silent(self, now: float) -> list[tuple[int, int]]:
         """Return the ids and epochs of the brokers to fence because they are silent.

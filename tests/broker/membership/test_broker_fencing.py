@@ -13,8 +13,8 @@ from parley.broker.controller.broker_reports import BrokerReport, Replica
 from parley.broker.controller.controller import Outranked
 from parley.broker.controller.elections.election_rules import ElectionRules
 from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
-from parley.broker.membership import dead_process_detection, live_brokers
-from parley.broker.membership.live_brokers import LiveBrokers
+from parley.broker.membership import broker_fencing, dead_process_detection
+from parley.broker.membership.broker_fencing import BrokerFencing
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_to_bytes
 from parley.broker.metadata.image import MetadataImage
@@ -45,8 +45,8 @@ async def never(store: object) -> None:
     await asyncio.Event().wait()
 
 
-def live(metadata: Metadata, controller: Any, request: Any = None) -> LiveBrokers:
-    members = LiveBrokers(
+def live(metadata: Metadata, controller: Any, request: Any = None) -> BrokerFencing:
+    members = BrokerFencing(
         1,
         controller,
         metadata,
@@ -109,7 +109,7 @@ class Group:
 async def test_a_registration_that_fails_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(live_brokers, "REGISTRATION_PAUSE_S", 0.001)
+    monkeypatch.setattr(broker_fencing, "REGISTRATION_PAUSE_S", 0.001)
     controller = DirectController(MetadataImage("c", controller_id=1))
     controller.terms, controller.missing = (), None  # type: ignore[attr-defined]
     failures = [OSError("no more files"), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)]
@@ -147,7 +147,7 @@ async def test_no_broker_is_fenced_before_the_members_have_been_compared_with_th
     async def until_gone(*_: object) -> None:
         """The process of broker 3 has ended."""
 
-    monkeypatch.setattr(live_brokers, "until_gone", until_gone)
+    monkeypatch.setattr(broker_fencing, "until_gone", until_gone)
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 1)
     brokers = {n: BrokerRegistration(n, 1, UUID(int=n), (endpoint,)) for n in (1, 2, 3)}
     controller = SimpleNamespace(terms=(Term(5, 1, 3),), submit=submit, missing=None)
