@@ -361,7 +361,7 @@ def test_an_id_has_one_broker(cluster: ClusterOfProcesses, tmp_path: Path) -> No
     other = second_of_same_id(cluster, 2, tmp_path / "other")
     other.launch()
     try:
-        while "another broker with this id is registered" not in other.log():
+        while "another broker with this id is a member" not in other.log():
             assert other.alive
             time.sleep(POLL_S)
         assert cluster.leader(cluster.create_topic(tmp_path.name)) > 0

@@ -21,7 +21,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from parley.broker.config import ConfigError, Problem
-from parley.broker.membership.registration import DuplicateBrokerId
+from parley.broker.membership.joining import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.security.tls.server import server_tls
 from parley.broker.startup.registration import COORDINATION

@@ -1,7 +1,7 @@
 """Which brokers are alive: each broker's own membership, and the controller's view of all of them.
 
 A broker's side: ``lifecycle`` keeps the session with the coordination store, ``broker_state`` defines the states of the
-membership, ``registration`` joins the group of brokers, ``controlled_shutdown`` leaves it cleanly,
+membership, ``joining`` joins the group of brokers, ``controlled_shutdown`` leaves it cleanly,
 ``controller_follower`` pulls metadata from the controller, ``controller_silence`` measures how long the controller has
 not responded, ``identity`` determines the ids of the broker and the cluster, ``known_stores`` records which store the
 data belongs to.

@@ -26,7 +26,7 @@ from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.membership.dead_process_detection import until_gone
-from parley.broker.membership.registration import BROKERS_GROUP
+from parley.broker.membership.joining import BROKERS_GROUP
 from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes

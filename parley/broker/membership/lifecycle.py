@@ -26,8 +26,8 @@ from parley.broker.membership.broker_state import BrokerEvent, BrokerState, next
 from parley.broker.membership.controlled_shutdown import ControlledShutdown
 from parley.broker.membership.controller_follower import ControllerFollower
 from parley.broker.membership.controller_silence import ControllerSilence
+from parley.broker.membership.joining import BROKERS_GROUP, Joining
 from parley.broker.membership.measured_store import StoreCounts
-from parley.broker.membership.registration import BROKERS_GROUP, Registration
 from parley.broker.membership.remembered_epochs import EpochFile, RememberedEpochs
 from parley.broker.membership.store_outage import StoreOutage
 from parley.broker.metadata.changes import Delta
@@ -100,7 +100,7 @@ class BrokerLifecycle:
         self._epochs = epochs
         self._ids_in_use = ids_in_use
         self._broker = registration
-        self._registration = Registration(registration, listener)
+        self._joining = Joining(registration, listener)
         self._metadata = metadata
         self._publisher = publisher
         self._session_ttl_ms = session_ttl_ms
@@ -115,7 +115,7 @@ class BrokerLifecycle:
         self._background = TaskSet()
         self.controller = Controller(
             broker_id,
-            self._registration.data,
+            self._joining.data,
             rng,
             metadata,
             publisher,
@@ -135,7 +135,7 @@ class BrokerLifecycle:
         )
         self._controller_follower = ControllerFollower(
             broker_id,
-            self._registration.data,
+            self._joining.data,
             metadata,
             peers,
             listener=listener,
@@ -318,7 +318,7 @@ class BrokerLifecycle:
         async for leader in elections.observe(ELECTION):
             if leader is not None:
                 self._named_epoch = leader.epoch
-                if leader.candidate != self._registration.data:
+                if leader.candidate != self._joining.data:
                     self._fencing.trust_all()  # from now on, that broker judges the deposed controller
             self._controller_follower.follow(leader)
 
@@ -345,7 +345,7 @@ class BrokerLifecycle:
         """Remain a member until the session ends. Join again under a new epoch whenever this broker has been fenced."""
         while True:
             await self._raise_counters()
-            membership = await self._registration.join(groups, self._epochs.known, self._remember_epoch)
+            membership = await self._joining.join(groups, self._epochs.known, self._remember_epoch)
             self._rejoin.clear()
             # The incarnation of a member is a number: it becomes the broker epoch. It is not ``incarnation_id``, which
             # identifies this process.
@@ -356,7 +356,7 @@ class BrokerLifecycle:
             self._compare_with_metadata()
             await self._until_over(membership)
             session.require()
-            await self._registration.refuse_successor(groups, membership.incarnation)
+            await self._joining.refuse_successor(groups, membership.incarnation)
             self._on(BrokerEvent.MEMBERSHIP_ENDED)
 
     async def _remember_epoch(self, epoch: int) -> None:

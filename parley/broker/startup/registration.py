@@ -12,8 +12,8 @@ from pathlib import Path
 from parley.broker.controller.elections.replica_conditions import is_older_copy
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
 from parley.broker.controller.stored_metadata import BROKERS, DELEGATION_TOKENS, SCRAM, SECRETS, read_image
+from parley.broker.membership.joining import DuplicateBrokerId
 from parley.broker.membership.known_stores import with_advice
-from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metadata.encoding import registration_from_bytes
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.startup.composition import Parts

@@ -87,7 +87,7 @@ def _is_about_a_login_or_certificate(error: Exception) -> bool:
 def _reason(error: Exception, config: BrokerConfig) -> str:
     from parley.broker.config import ConfigError
     from parley.broker.membership.identity import NoBrokerId
-    from parley.broker.membership.registration import DuplicateBrokerId
+    from parley.broker.membership.joining import DuplicateBrokerId
     from parley.consensus.errors import CoordinationError
     from parley.storage.directory_loader import MisplacedLog, TwinLogs
     from parley.storage.log_directory import DirectoryInUse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parley.broker.controller.controller import ELECTION
-from parley.broker.membership.registration import BROKERS_GROUP
+from parley.broker.membership.joining import BROKERS_GROUP
 from parley.broker.metadata.encoding import registration_from_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.consensus.backend import Backend, Entry, WatchCount

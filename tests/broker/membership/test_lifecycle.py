@@ -18,8 +18,8 @@ from parley.broker.controller.elections.election_rules import ElectionRules
 from parley.broker.embedded.cluster import Cluster
 from parley.broker.membership import lifecycle as lifecycle_module
 from parley.broker.membership.controller_follower import ControllerFollower
+from parley.broker.membership.joining import BROKERS_GROUP, DuplicateBrokerId
 from parley.broker.membership.lifecycle import BrokerLifecycle
-from parley.broker.membership.registration import BROKERS_GROUP, DuplicateBrokerId
 from parley.broker.membership.remembered_epochs import EpochFile, RememberedEpochs, read_remembered_epochs
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
@@ -368,7 +368,7 @@ async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
 async def test_a_second_broker_with_the_same_id_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("parley.broker.membership.registration.PROBE_S", 0.02)
+    monkeypatch.setattr("parley.broker.membership.joining.PROBE_S", 0.02)
     soon = replace(local.CAPABILITIES, expiry_factor_max=0.001)  # the second gives up soon, and no session expires
     monkeypatch.setattr(local, "CAPABILITIES", soon)
     store = f"local://{tmp_path}/store"
@@ -386,7 +386,7 @@ async def test_a_second_broker_with_the_same_id_is_refused(
             await second.start()
         assert first.metadata.image.controller_id == 5
         assert not first.failed.is_set()
-        assert caplog.text.count("another broker with this id is registered") == 1
+        assert caplog.text.count("another broker with this id is a member") == 1
         assert "task failed" not in caplog.text
     finally:
         await first.stop()
@@ -396,7 +396,7 @@ async def test_a_second_broker_with_the_same_id_fetches_nothing_in_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its folder is empty: the leader must not mistake that for the log of the registered broker."""
-    monkeypatch.setattr("parley.broker.membership.registration.PROBE_S", 0.1)
+    monkeypatch.setattr("parley.broker.membership.joining.PROBE_S", 0.1)
     url = f"local://{tmp_path}/store"
     async with Cluster(brokers=2, data_dir=tmp_path, coordination_url=url) as cluster:
         assert await create(servers(cluster)[0], "t", factor=2) == ErrorCode.NONE

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from parley import Broker
-from parley.broker.membership.registration import Registration
+from parley.broker.membership.joining import Joining
 from parley.broker.metadata.changes import DeletedTopicsReplaced, Delta, PartitionChanged, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, ResourceType, TopicImage
@@ -117,7 +117,7 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
         await create(client, {"kept": 1}, retention_ms="-1")
         assert await produce(client, "kept", timestamp=SYSTEM_CLOCK.wall_ms() - 8 * DAY_MS) == ErrorCode.NONE
     checked, loop = asyncio.Event(), asyncio.get_running_loop()
-    join, pass_old_segments = Registration.join, Log.pass_old_segments
+    join, pass_old_segments = Joining.join, Log.pass_old_segments
 
     async def slow_join(*args: Any) -> Membership:
         await checked.wait()
@@ -128,7 +128,7 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
         loop.call_soon_threadsafe(checked.set)
         return found
 
-    monkeypatch.setattr(Registration, "join", slow_join)
+    monkeypatch.setattr(Joining, "join", slow_join)
     monkeypatch.setattr(Log, "pass_old_segments", noted)
     again = Broker(data_dir=tmp_path, log_retention_check_interval_ms=1)
     async with again, Client(again.bootstrap_servers) as client:

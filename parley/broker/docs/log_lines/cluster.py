@@ -170,7 +170,7 @@ _CONTROLLER: Final = Section(
             DEFECT,
         ),
         Line(
-            "another broker with this id is registered: waiting until its session expires",
+            "another broker with this id is a member: waiting until its session expires",
             "Two brokers have the same `broker.id`, or the earlier process of this broker has just died.",
             "Nothing, if the broker starts within seconds. Otherwise give one of the two another id.",
         ),

@@ -29,11 +29,11 @@ PROBE_S = 1.0
 
 
 class DuplicateBrokerId(Exception):
-    """Another living broker is registered under this broker's id."""
+    """Another living broker is a member under this broker's id."""
 
 
-class Registration:
-    """Registers this broker as a member of the group of brokers."""
+class Joining:
+    """Makes this broker a member of the group of brokers. The controller then registers it."""
 
     def __init__(self, broker: BrokerRegistration, listener: str) -> None:
         """``listener`` is the name of the inter-broker listener."""
@@ -72,9 +72,7 @@ class Registration:
             if deadline is None:
                 deadline = loop.time() + wait_s
                 facts = {"broker": self._member_id, "address": address, "wait_s": wait_s}
-                _log.warning(
-                    "another broker with this id is registered: waiting until its session expires", extra=facts
-                )
+                _log.warning("another broker with this id is a member: waiting until its session expires", extra=facts)
             elif loop.time() >= deadline:
                 raise DuplicateBrokerId(
                     f"broker.id {self._member_id} is used by another broker that is alive, at {address}: give this "
@@ -93,7 +91,7 @@ class Registration:
             other = registration_from_bytes(present.data)
             if other.incarnation_id != self.broker.incarnation_id:
                 raise DuplicateBrokerId(
-                    f"another process with the same address has registered as broker {other.broker_id}: "
+                    f"another process with the same address has joined as broker {other.broker_id}: "
                     "give each broker an id and an advertised address of its own"
                 )
 

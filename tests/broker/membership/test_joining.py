@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from parley.broker.membership.registration import BROKERS_GROUP, DuplicateBrokerId, Registration
+from parley.broker.membership.joining import BROKERS_GROUP, DuplicateBrokerId, Joining
 from parley.broker.metadata.encoding import registration_to_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.consensus.memory import MemoryBackend, MemoryStore
@@ -25,4 +25,4 @@ async def test_a_process_gives_way_to_a_later_one_but_not_to_one_from_a_backup(
         groups = Groups(backend, await backend.open_session(60_000))
         await groups.join(BROKERS_GROUP, "5", registration_to_bytes(OTHER), min_incarnation=7)
         with pytest.raises(DuplicateBrokerId) if is_refused else nullcontext():
-            await Registration(THIS, "PLAINTEXT").refuse_successor(groups, own_epoch)
+            await Joining(THIS, "PLAINTEXT").refuse_successor(groups, own_epoch)
