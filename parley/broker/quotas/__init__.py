@@ -4,7 +4,7 @@ Rules of this package:
 
 * A quota belongs to an entity. ``entities.py`` defines entities and keys, ``validation.py`` checks them. The stored
   quotas are part of the metadata image.
-* ``client_quotas.py`` finds the quota of a request. This happens for every request, so a lookup costs one dictionary
+* ``precedence.py`` finds the quota of a request. This happens for every request, so a lookup costs one dictionary
   access.
 * ``rates.py`` and ``usage.py`` measure what clients use, without a clock. ``enforcement.py`` throttles clients;
   ``mutations.py`` and ``connection_rates.py`` do the same for topic changes and for connections.

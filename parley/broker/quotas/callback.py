@@ -15,8 +15,8 @@ from typing import Any, Final
 from parley.broker.config import ConfigError, Problem
 from parley.broker.config.plugins import plugin
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.quotas.client_quotas import Limit
 from parley.broker.quotas.entities import QuotaKey, StoredQuotas
+from parley.broker.quotas.precedence import Limit
 from parley.broker.security.principal import Principal
 
 ENTRY_POINTS: Final = "parley.quota_callbacks"

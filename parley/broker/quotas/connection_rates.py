@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parley.broker.quotas.client_quotas import Limit
+from parley.broker.quotas.precedence import Limit
 from parley.broker.quotas.rates import SampledRate, Windows
 from parley.broker.quotas.usage import UsageTable
 

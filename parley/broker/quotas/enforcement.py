@@ -29,9 +29,9 @@ from parley.broker.metrics.catalogue.clients import ClientQuotaMetrics
 from parley.broker.network.peers import is_broker
 from parley.broker.network.request_context import MaybeResponse, RequestContext
 from parley.broker.quotas.callback import ClientQuotaCallback
-from parley.broker.quotas.client_quotas import ClientQuotas, Limit
 from parley.broker.quotas.entities import QuotaKey, StoredQuotas
 from parley.broker.quotas.mutations import UNLIMITED, MutationQuota
+from parley.broker.quotas.precedence import ClientQuotas, Limit
 from parley.broker.quotas.rates import SampledRate, TokenBucket, Windows, milliseconds
 from parley.broker.quotas.usage import Usage, UsageTable
 from parley.broker.security.authorization import Authorization

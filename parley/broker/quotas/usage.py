@@ -13,7 +13,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from parley.broker.quotas.client_quotas import Limit
+from parley.broker.quotas.precedence import Limit
 
 ENTRIES_MAX: Final = 10_000
 """The maximum number of entries of one kind of quota."""

@@ -12,10 +12,10 @@ from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.request_context import ConnectedClient, RequestContext
 from parley.broker.quotas.callback import ClientQuotaCallback, load_callback
-from parley.broker.quotas.client_quotas import Limit
 from parley.broker.quotas.connection_rates import ConnectionRates
 from parley.broker.quotas.enforcement import EXPORTED_MAX, QuotaEnforcement
 from parley.broker.quotas.entities import QuotaEntity, QuotaKey, StoredQuotas
+from parley.broker.quotas.precedence import Limit
 from parley.broker.quotas.rates import Windows
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from parley.broker.quotas.client_quotas import Limit
+from parley.broker.quotas.precedence import Limit
 from parley.broker.quotas.rates import SampledRate, Windows
 from parley.broker.quotas.usage import ENTRIES_MAX, EXPIRED_S, NAME_MAX, UsageTable
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.broker.quotas.client_quotas import CACHED_MAX, ClientQuotas, Limit
 from parley.broker.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from parley.broker.quotas.precedence import CACHED_MAX, ClientQuotas, Limit
 
 PRODUCED, FETCHED, CONNECTIONS = (
     QuotaKey.PRODUCER_BYTE_RATE,
