@@ -1,7 +1,7 @@
 """The group coordinator of one broker: submits requests about groups to the runtime of coordinators.
 
 A broker coordinates the groups in the partitions of ``__consumer_offsets`` that it leads
-(``parley/broker/coordinators/runtime.py``). Requests are decided in ``any_group.py`` (classic protocol), in
+(``parley/broker/coordinators/runtime.py``). Requests are decided in ``classic_requests.py`` (classic protocol), in
 ``consumer/``, ``share/`` and ``streams/``, and in ``offset_decisions.py``. ``group_shard.py`` contains the state.
 """
 
@@ -19,10 +19,10 @@ from typing import Final, TypeVar
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import offset_decisions
-from parley.broker.coordinators.groups.any_group import heartbeat, join, leave, sync
 from parley.broker.coordinators.groups.background import BackgroundWork, Visible
 from parley.broker.coordinators.groups.classic.member_decisions import Joiner
 from parley.broker.coordinators.groups.classic.membership import GroupState
+from parley.broker.coordinators.groups.classic_requests import heartbeat, join, leave, sync
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.consumer import heartbeats
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor

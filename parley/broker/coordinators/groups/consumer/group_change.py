@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
-from parley.broker.coordinators.groups.any_group_change import AnyGroupChange
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ResolvedRegex
 from parley.broker.coordinators.groups.consumer.consumer_records import (
     current_record,
@@ -37,6 +36,7 @@ from parley.broker.coordinators.groups.consumer.target_assignment import (
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.decided_targets import NOT_ENCODED, DecidedTargets, decided_targets
 from parley.broker.coordinators.groups.group_shard import GroupShard, Note
+from parley.broker.coordinators.groups.modern_group_change import ModernGroupChange
 from parley.broker.coordinators.groups.timer_kinds import OF_CONSUMER_MEMBER, TimerKind
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class GroupChange(AnyGroupChange[ConsumerGroup, Member]):
+class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
     """The changes that one event makes to a consumer group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ConsumerGroup, now_ms: int, records: Iterable[KeyValue] = ()) -> None:

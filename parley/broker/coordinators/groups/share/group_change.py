@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from parley.broker.coordinators.decision import Decision, Timer
-from parley.broker.coordinators.groups.any_group_change import AnyGroupChange
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash, topic_ids
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.modern_group_change import ModernGroupChange
 from parley.broker.coordinators.groups.share.share_group import (
     NOTHING,
     Assignment,
@@ -41,7 +41,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class ShareGroupChange(AnyGroupChange[ShareGroup, ShareMember]):
+class ShareGroupChange(ModernGroupChange[ShareGroup, ShareMember]):
     """The changes that one event makes to a share group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ShareGroup, now_ms: int) -> None:

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
-from parley.broker.coordinators.groups.any_group_change import AnyGroupChange
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.decided_targets import NOT_ENCODED, DecidedTargets, decided_targets
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.modern_group_change import ModernGroupChange
 from parley.broker.coordinators.groups.streams.configuration import Configured, Status, StatusCode, configure
 from parley.broker.coordinators.groups.streams.streams_group import Progress, StreamsGroup, StreamsMember
 from parley.broker.coordinators.groups.streams.streams_records import (
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 BEING_COMPUTED: Final = "The assignment is being computed."
 
 
-class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
+class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
     """The changes that one event makes to a streams group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: StreamsGroup, now_ms: int) -> None:

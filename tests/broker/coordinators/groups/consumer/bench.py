@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from parley.broker.coordinators.decision import Decision, Held, KeyValue, Timer
-from parley.broker.coordinators.groups.any_group import heartbeat as classic_heartbeat
-from parley.broker.coordinators.groups.any_group import join, leave, sync
 from parley.broker.coordinators.groups.classic.member_decisions import Joiner
+from parley.broker.coordinators.groups.classic_requests import heartbeat as classic_heartbeat
+from parley.broker.coordinators.groups.classic_requests import join, leave, sync
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.heartbeats import JOIN, Sender, changes_nothing, heartbeat, in_all_steps
 from parley.broker.coordinators.groups.consumer.member import Progress

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
-from parley.broker.coordinators.groups.any_group import leave
 from parley.broker.coordinators.groups.background import BackgroundWork
 from parley.broker.coordinators.groups.classic.membership import GroupState
+from parley.broker.coordinators.groups.classic_requests import leave
 from parley.broker.coordinators.groups.consumer import regexes
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
 from parley.broker.coordinators.groups.consumer.consumer_protocol import owned_partitions

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parley.broker.coordinators.decision import ProducerIdentity
-from parley.broker.coordinators.groups.any_group import join as classic_join
 from parley.broker.coordinators.groups.classic.member_decisions import Joiner
+from parley.broker.coordinators.groups.classic_requests import join as classic_join
 from parley.broker.coordinators.groups.offset_decisions import Committer, commit, commit_transactional, delete_group
 from parley.broker.coordinators.groups.streams.configuration import SUBTOPOLOGIES_MAX, StatusCode
 from parley.broker.coordinators.groups.streams.heartbeats import changes_nothing, heartbeat

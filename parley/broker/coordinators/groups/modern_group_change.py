@@ -1,4 +1,7 @@
-"""The changes that one event makes to a consumer group, a share group or a streams group."""
+"""The changes that one event makes to a group of a modern type: a consumer group, a share group or a streams group.
+
+The three packages extend ``ModernGroupChange``. Kafka, too, calls all types but the classic one modern.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ G = TypeVar("G", bound=HasEpochs)
 M = TypeVar("M", bound=HasId)
 
 
-class AnyGroupChange(Generic[G, M]):
+class ModernGroupChange(Generic[G, M]):
     """New values of a group's members and epochs, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: G, now_ms: int) -> None:
