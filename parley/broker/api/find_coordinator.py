@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from parley.broker.api.requested_names import in_slices
 from parley.broker.coordinators.internal_topic import partition_of
-from parley.broker.coordinators.share_state.share_partition import parse_key
+from parley.broker.coordinators.share_state.share_partition_key import parse_key
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER, Endpoint
 from parley.broker.network.request_context import Handler, RequestContext

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
 from parley.broker.coordinators.share_state.persister import StateBatch
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.share_state import (

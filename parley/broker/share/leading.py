@@ -23,7 +23,7 @@ from typing import Final
 
 from parley.broker.config.share_offset_reset import EARLIEST, age_ms
 from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET, Persister, ShareState
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from parley.broker.coordinators.share_state.persister import Persister
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory

@@ -18,7 +18,7 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
-from parley.broker.coordinators.share_state.share_persister import SharePersister
+from parley.broker.coordinators.share_state.coordinator_persister import CoordinatorPersister
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.membership.identity import Identity
 from parley.broker.membership.lifecycle import BrokerLifecycle
@@ -82,7 +82,7 @@ class Parts:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     share_state: ShareCoordinator
-    persister: SharePersister
+    persister: CoordinatorPersister
     """Reads and writes the state of share partitions, wherever it is stored."""
     share_partitions: SharePartitions
     create_internal_topic: LateCreation

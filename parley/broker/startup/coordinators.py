@@ -15,7 +15,7 @@ from parley.broker.coordinators.internal_topic import InternalTopic
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator, make_runtime
-from parley.broker.coordinators.share_state.share_persister import SharePersister
+from parley.broker.coordinators.share_state.coordinator_persister import CoordinatorPersister
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator, make_shard
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
@@ -43,7 +43,7 @@ class Coordinators:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     share_state: ShareCoordinator
-    persister: SharePersister
+    persister: CoordinatorPersister
     """Reads and writes the state of share partitions, wherever it is stored."""
     share_partitions: SharePartitions
     create_internal_topic: LateCreation
@@ -63,7 +63,7 @@ def make_coordinators(
     verifications, creation = Verifications(), LateCreation()
     share_state = _share_coordinator(environment, base)
     ask = partial(base.peers.ask, purpose="share state")
-    persister = SharePersister(base.broker_id, base.metadata, share_state, ask, creation, environment.tasks)
+    persister = CoordinatorPersister(base.broker_id, base.metadata, share_state, ask, creation, environment.tasks)
     groups = _group_coordinator(environment, base, persister)
     markers = TransactionMarkers(
         base.partitions,
@@ -95,7 +95,7 @@ def make_coordinators(
     )
 
 
-def _group_coordinator(environment: Environment, base: Foundation, persister: SharePersister) -> GroupCoordinator:
+def _group_coordinator(environment: Environment, base: Foundation, persister: CoordinatorPersister) -> GroupCoordinator:
     wall_ms, metadata, partitions = environment.clock.wall_ms, base.metadata, base.partitions
     topic = InternalTopic(OFFSETS_TOPIC, partitions, base.purgatories.produce, wall_ms)
     partition_count = partial(_partition_count, metadata, OFFSETS_TOPIC)

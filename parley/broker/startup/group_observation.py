@@ -13,7 +13,8 @@ from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET, UNKNOWN_COUNT
 from parley.broker.coordinators.share_state.shard import ShareStateShard
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
+from parley.broker.coordinators.share_state.stored_state import StoredState
 from parley.broker.metrics.catalogue.coordinators import GroupMemberMetrics
 from parley.broker.metrics.registry import Labeled
 from parley.broker.replication.partition import Partition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley import Broker
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.groups import FindCoordinatorRequest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley import Broker
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.share.acknowledgements import ACCEPT, RELEASE
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode

@@ -14,7 +14,8 @@ from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGr
 from parley.broker.coordinators.groups.consumer.member import Member
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareMember
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
+from parley.broker.coordinators.share_state.stored_state import StoredState
 from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics, ShareGroupStateMetrics
 from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
 from parley.protocol.client import Client

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.steps import Steps, each_of

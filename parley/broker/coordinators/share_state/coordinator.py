@@ -19,7 +19,7 @@ from parley.broker.coordinators.share_state import decisions
 from parley.broker.coordinators.share_state.persister import ShareState, ShareStateSummary, StateBatch
 from parley.broker.coordinators.share_state.pruning import PERIODIC, forget_deleted
 from parley.broker.coordinators.share_state.shard import ShareStateShard, Surroundings
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.metadata.changes import Delta, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.runtime.tasks import TaskSet

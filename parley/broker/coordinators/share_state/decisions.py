@@ -22,7 +22,8 @@ from parley.broker.coordinators.share_state.persister import (
 )
 from parley.broker.coordinators.share_state.records import is_sound, snapshot_record, tombstone, update_record
 from parley.broker.coordinators.share_state.shard import ShareStateShard
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
+from parley.broker.coordinators.share_state.stored_state import StoredState
 from parley.protocol.errors import ErrorCode, KafkaError
 
 NEVER_READ: Final = -1

@@ -11,7 +11,8 @@ from typing import Final
 
 from parley.broker.coordinators.decision import KeyValue
 from parley.broker.coordinators.share_state.persister import StateBatch
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
+from parley.broker.coordinators.share_state.stored_state import StoredState
 from parley.broker.share.record_states import STORED
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage

@@ -13,7 +13,8 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, ProducerIdentity, Timer
 from parley.broker.coordinators.share_state.batches import combined
 from parley.broker.coordinators.share_state.records import SNAPSHOT, read_key, read_snapshot, read_update
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
+from parley.broker.coordinators.share_state.stored_state import StoredState
 from parley.broker.metadata.image import MetadataImage
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import MalformedMessage

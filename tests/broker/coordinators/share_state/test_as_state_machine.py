@@ -20,7 +20,8 @@ from parley.broker.coordinators.share_state.persister import NO_CHECK, ShareStat
 from parley.broker.coordinators.share_state.pruning import forget_deleted, prune, store_cold
 from parley.broker.coordinators.share_state.records import snapshot_record, update_record
 from parley.broker.coordinators.share_state.shard import ShareStateShard, Surroundings
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
+from parley.broker.coordinators.share_state.stored_state import StoredState
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID

@@ -1,4 +1,4 @@
-"""The persister of a broker: calls the share coordinator of each share partition, on this broker or another one.
+"""The implementation of ``Persister``: calls the share coordinators, on this broker and on others.
 
 The persister sends one request at a time to each broker, for each kind of request and group. The next request contains
 the calls that arrived in the meantime, at most one for each share partition. Calls to this broker's own share
@@ -21,7 +21,7 @@ from parley.broker.coordinators.share_state.persister import (
     ShareStateSummary,
     StateBatch,
 )
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import SHARE_STATE_TOPIC
 from parley.broker.metadata.types import NO_LEADER
@@ -113,7 +113,7 @@ _Line = tuple[int, type[Any], str]
 """Identifies calls that may share a request: the broker, the kind of request and the group."""
 
 
-class SharePersister:
+class CoordinatorPersister:
     """Reads and writes the state of share partitions at their share coordinators. Implements ``Persister``."""
 
     def __init__(

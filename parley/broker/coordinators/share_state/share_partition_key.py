@@ -1,4 +1,4 @@
-"""A share partition (a partition as one share group sees it), and its state at the share coordinator."""
+"""The key of a share partition: a partition as one share group sees it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import base64
 import binascii
 from typing import NamedTuple
 
-from parley.broker.coordinators.share_state.persister import StateBatch
-from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 
@@ -42,22 +40,3 @@ def parse_key(text: str) -> SharePartitionKey:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "The key of a share coordinator must have the form group:topic id:partition."
         ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """The stored state of a share partition, including the bookkeeping of the share coordinator."""
-
-    snapshot_epoch: int
-    state_epoch: int
-    leader_epoch: int
-    start_offset: int
-    delivery_complete_count: int
-    created_ms: int
-    written_ms: int
-    """When the last snapshot was written. It is later than ``created_ms`` if the snapshot repeats the previous one."""
-    batches: tuple[StateBatch, ...] = ()
-    updates: int = 0
-    """The number of updates since the last snapshot."""
-    fenced_below: int = -1
-    """The highest leader epoch so far. Leaders with an earlier epoch are fenced."""
