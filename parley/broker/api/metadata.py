@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
 from parley.broker.api.encoded_topics import ENCODED_BYTES_MAX, EncodedTopics, ShownTopics
+from parley.broker.api.failing_brokers import FailingBrokers
 from parley.broker.api.listener_view import ListenerView
-from parley.broker.api.outages import Outages
 from parley.broker.api.requested_names import SLICE, in_slices
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
@@ -119,7 +119,7 @@ class MetadataApi:
         self,
         metadata: Metadata,
         creation: TopicCreation,
-        outages: Outages,
+        failing_brokers: FailingBrokers,
         *,
         authorization: Authorization = EVERYONE_MAY,
         logs: HostedLogs = ALL_OPEN,
@@ -129,7 +129,7 @@ class MetadataApi:
         """``quota_of(context, strict_since)`` returns the quota for the topics that one request creates."""
         self._metadata = metadata
         self._creation = creation
-        self._outages = outages
+        self._failing_brokers = failing_brokers
         self._authorization = authorization
         self._logs = logs
         self._quota_of = quota_of
@@ -143,7 +143,7 @@ class MetadataApi:
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
         """Describe the requested topics, or all topics. Missing topics are created first if the client and the broker
         allow it."""
-        if self._logs.is_opening or self._outages.may_be_unsettled or self._creates_topics(context, request):
+        if self._logs.is_opening or self._failing_brokers.may_be_unsettled or self._creates_topics(context, request):
             return self._when_settled(context, request)
         return self._described(context, request, frozenset(), 0)
 
@@ -166,13 +166,13 @@ class MetadataApi:
         return self._authorization.probe(context, Operation.DESCRIBE, ResourceType.TOPIC)
 
     async def _when_settled(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-        """Create missing topics, wait for outages and opening logs to settle, then describe the topics."""
+        """Create missing topics, wait for failing brokers and opening logs to settle, then describe the topics."""
         uncreatable: Set[str] = frozenset()
         throttle_ms = 0
         if self._creates_topics(context, request):
             names = (topic.name for topic in request.topics or () if topic.name is not None)
             uncreatable, throttle_ms = await self._create_absent(context, names)
-        await self._outages.settled()
+        await self._failing_brokers.settled()
         if self._logs.is_opening:
             await self._logs.opened(OPENED_MAX_S)
         response = self._described(context, request, uncreatable, throttle_ms)
@@ -185,7 +185,7 @@ class MetadataApi:
         shown = self._shown(context, request)
         response = MetadataResponse(
             throttle_time_ms=throttle_ms,
-            brokers=_brokers(self._outages.listed(shown.image), context.listener),
+            brokers=_brokers(self._failing_brokers.listed(shown.image), context.listener),
             cluster_id=shown.image.cluster_id,
             controller_id=shown.view.controller_id,
             topics=[],
@@ -298,7 +298,7 @@ class MetadataApi:
             return failed(
                 name,
                 ZERO_UUID,
-                self._outages.absent if is_legal_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION,
+                self._failing_brokers.absent if is_legal_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION,
                 operations(name),
             )
 

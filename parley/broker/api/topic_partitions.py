@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from parley.broker.api.failing_brokers import FailingBrokers
 from parley.broker.api.listener_view import ListenerView
 from parley.broker.api.metadata import ALL_OPEN, OPENED_MAX_S, HostedLogs, described_partition, is_legal_topic_name
-from parley.broker.api.outages import Outages
 from parley.broker.api.requested_names import SLICE
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -44,13 +44,13 @@ class TopicPartitionsApi:
     def __init__(
         self,
         metadata: Metadata,
-        outages: Outages,
+        failing_brokers: FailingBrokers,
         *,
         authorization: Authorization = EVERYONE_MAY,
         logs: HostedLogs = ALL_OPEN,
     ) -> None:
         self._metadata = metadata
-        self._outages = outages
+        self._failing_brokers = failing_brokers
         self._authorization = authorization
         self._logs = logs
         self._sorted: tuple[Mapping[str, TopicImage], list[str]] = ({}, [])
@@ -62,7 +62,7 @@ class TopicPartitionsApi:
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         """Describe one page of the requested topics, or of all topics."""
-        await self._outages.settled()
+        await self._failing_brokers.settled()
         if self._logs.is_opening:
             await self._logs.opened(OPENED_MAX_S)
         image = self._metadata.image
@@ -113,7 +113,7 @@ class TopicPartitionsApi:
             topic = image.topics.get(name)
             operations = self._authorization.operations(context, ResourceType.TOPIC, name)
             if topic is None:
-                legal, illegal = self._outages.absent, ErrorCode.INVALID_TOPIC_EXCEPTION
+                legal, illegal = self._failing_brokers.absent, ErrorCode.INVALID_TOPIC_EXCEPTION
                 return _undescribed(name, legal if is_legal_topic_name(name) else illegal, operations)
             states = topic.partitions[first_partition : first_partition + room]
             return _Topic(

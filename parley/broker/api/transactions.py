@@ -16,7 +16,7 @@ from parley.broker.api.find_coordinator import InternalTopicCreation
 from parley.broker.api.requested_names import in_slices
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.internal_topic import partition_of
-from parley.broker.coordinators.regexes import compiled
+from parley.broker.coordinators.re2_patterns import compiled
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.transaction import (

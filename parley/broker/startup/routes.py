@@ -20,6 +20,7 @@ from parley.broker.api.delete_records import DeleteRecordsApi
 from parley.broker.api.describe_cluster import DescribeClusterApi
 from parley.broker.api.elect_leaders import ElectLeadersApi
 from parley.broker.api.envelopes import EnvelopesApi
+from parley.broker.api.failing_brokers import FailingBrokers
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch_metadata import FetchMetadataApi
 from parley.broker.api.find_coordinator import (
@@ -36,7 +37,6 @@ from parley.broker.api.log_dirs import LogDirsApi
 from parley.broker.api.log_verification import LogVerificationApi
 from parley.broker.api.metadata import MetadataApi
 from parley.broker.api.offsets import OffsetsApi
-from parley.broker.api.outages import Outages
 from parley.broker.api.own_security import OwnSecurity
 from parley.broker.api.produce import ProduceApi
 from parley.broker.api.producers import ProducersApi
@@ -222,8 +222,8 @@ def _topic_and_group_apis(
     def is_in_touch() -> bool:
         return publisher.is_open or silence.is_in_touch
 
-    outages = Outages(metadata, parts.peers.lost_at, is_in_touch)
-    metadata.subscribe(outages.apply)
+    failing_brokers = FailingBrokers(metadata, parts.peers.lost_at, is_in_touch)
+    metadata.subscribe(failing_brokers.apply)
     return (
         ConfigsApi(broker_id, administration, metadata, config),
         GroupOffsetsApi(parts.groups, metadata, config, environment.clock.wall_ms),
@@ -243,12 +243,12 @@ def _topic_and_group_apis(
         MetadataApi(
             metadata,
             auto_creation,
-            outages,
+            failing_brokers,
             authorization=parts.authorization,
             logs=partitions,
             quota_of=parts.quotas.mutations,
         ),
-        TopicPartitionsApi(metadata, outages, authorization=parts.authorization, logs=partitions),
+        TopicPartitionsApi(metadata, failing_brokers, authorization=parts.authorization, logs=partitions),
         TopicsApi(administration, metadata, config, parts.quotas.mutations),
     )
 

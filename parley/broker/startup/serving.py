@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from parley.broker.api.divisions import divisions
+from parley.broker.api.division_table import divisions
 from parley.broker.metadata.types import Endpoint
 from parley.broker.metrics.log_directory_space import LogDirectorySpace
 from parley.broker.network.dispatch import Dispatcher

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from parley.broker.api.encoded_topics import ENCODED_BYTES_MAX, ENTRY_BYTES, EncodedTopics
+from parley.broker.api.failing_brokers import FailingBrokers
 from parley.broker.api.listener_view import ListenerView
 from parley.broker.api.metadata import MetadataApi
-from parley.broker.api.outages import Outages
 from parley.broker.api.requested_names import SLICE
 from parley.broker.metadata.changes import (
     BrokerRegistered,
@@ -102,11 +102,11 @@ class World:
         self.rights = Rights() if is_secured else None
         self.metadata = Metadata(MetadataImage("c", controller_id=1))
         authorization = EVERYONE_MAY if self.rights is None else Authorization(self.rights, AuditLog(lambda: 0.0))
-        outages = Outages(self.metadata, lambda broker: None, lambda: True)
+        failing_brokers = FailingBrokers(self.metadata, lambda broker: None, lambda: True)
         self.api = MetadataApi(
             self.metadata,
             NoCreation(),
-            outages,
+            failing_brokers,
             authorization=authorization,
             logs=self.logs,
             encoded_bytes_max=bytes_max,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from parley.broker.api.describe_cluster import DescribeClusterApi
+from parley.broker.api.failing_brokers import FailingBrokers
 from parley.broker.api.metadata import MetadataApi
-from parley.broker.api.outages import Outages
 from parley.broker.api.topic_partitions import TopicPartitionsApi
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -52,7 +52,7 @@ class NoCreation:
 
 async def described(version: int, controller_id: int = 1) -> Any:
     metadata = Metadata(image(controller_id))
-    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None, lambda: True))
+    api = MetadataApi(metadata, NoCreation(), FailingBrokers(metadata, lambda broker: None, lambda: True))
     return await answered(api, context(version), MetadataRequest(topics=None if version else []))
 
 
@@ -74,7 +74,7 @@ async def test_partitions_tell_why_their_leader_cannot_be_used(version: int, els
 
 async def test_pages_of_partitions_tell_the_same() -> None:
     metadata = Metadata(image())
-    api = TopicPartitionsApi(metadata, Outages(metadata, lambda broker: None, lambda: True))
+    api = TopicPartitionsApi(metadata, FailingBrokers(metadata, lambda broker: None, lambda: True))
     asked = DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)
     answer = await api.describe_topic_partitions(context(0), DescribeTopicPartitionsRequest(topics=[asked]))
     (topic,) = answer.topics

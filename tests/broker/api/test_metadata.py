@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from parley.broker.api import metadata
+from parley.broker.api.failing_brokers import FailingBrokers
 from parley.broker.api.metadata import CREATED_PER_REQUEST_MAX, MetadataApi
-from parley.broker.api.outages import Outages
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.quotas.entities import QuotaEntity
@@ -41,7 +41,9 @@ class Creation:
 
 async def test_a_request_creates_a_limited_number_of_topics(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
+    api = MetadataApi(
+        bench.metadata, Creation(bench), FailingBrokers(bench.metadata, lambda broker: None, lambda: True)
+    )
     names = [f"t{i}" for i in range(CREATED_PER_REQUEST_MAX + 2)]
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
@@ -58,14 +60,14 @@ async def test_a_client_without_rights_gets_its_response_at_once_whether_a_topic
     bench = Bench(tmp_path)
     await bench.create("t")
 
-    class OfOneBroker(Outages):
+    class OfOneBroker(FailingBrokers):
         @property
         def may_be_unsettled(self) -> bool:
             return False
 
-    outages = OfOneBroker(bench.metadata, lambda broker: None, lambda: True)
+    failing_brokers = OfOneBroker(bench.metadata, lambda broker: None, lambda: True)
     denied = Authorization(AllBut((ResourceType.TOPIC, Operation.DESCRIBE)))
-    api = MetadataApi(bench.metadata, Creation(bench), outages, authorization=denied)
+    api = MetadataApi(bench.metadata, Creation(bench), failing_brokers, authorization=denied)
     for name in ("t", "absent"):
         asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)])
         response = api.metadata(context(12, api_key=MetadataRequest.API_KEY), asked)
@@ -84,8 +86,8 @@ async def test_topics_that_a_request_creates_count_for_the_quota_of_the_client(t
             return [*made, TopicOutcome("no", error=KafkaError(ErrorCode.POLICY_VIOLATION))]
 
     quotas = enforcing({QuotaEntity(client_id="test"): {"controller_mutation_rate": 0.1}})
-    outages = Outages(bench.metadata, lambda broker: None, lambda: True)
-    api = MetadataApi(bench.metadata, Refusing(bench), outages, quota_of=quotas.mutations)
+    failing_brokers = FailingBrokers(bench.metadata, lambda broker: None, lambda: True)
+    api = MetadataApi(bench.metadata, Refusing(bench), failing_brokers, quota_of=quotas.mutations)
     names = ["a", "b", OFFSETS_TOPIC, "no"]
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
@@ -101,7 +103,9 @@ async def test_topics_that_a_request_creates_count_for_the_quota_of_the_client(t
 @pytest.mark.parametrize(("in_touch", "said"), [(True, "UNKNOWN_TOPIC_OR_PARTITION"), (False, "LEADER_NOT_AVAILABLE")])
 async def test_a_broker_out_of_touch_does_not_return_unknown_topic(tmp_path: Path, in_touch: bool, said: str) -> None:
     bench = Bench(tmp_path)
-    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: in_touch))
+    api = MetadataApi(
+        bench.metadata, Creation(bench), FailingBrokers(bench.metadata, lambda broker: None, lambda: in_touch)
+    )
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("new", "no/name")],
         allow_auto_topic_creation=False,
@@ -112,8 +116,8 @@ async def test_a_broker_out_of_touch_does_not_return_unknown_topic(tmp_path: Pat
 
 async def test_a_leader_is_named_once_it_has_its_log(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    outages = Outages(bench.metadata, lambda broker: None, lambda: True)
-    api = MetadataApi(bench.metadata, Creation(bench), outages, logs=bench.partitions)
+    failing_brokers = FailingBrokers(bench.metadata, lambda broker: None, lambda: True)
+    api = MetadataApi(bench.metadata, Creation(bench), failing_brokers, logs=bench.partitions)
     request = MetadataRequest(topics=None)
 
     async def leaders() -> list[tuple[int, int]]:
@@ -137,7 +141,9 @@ async def test_other_clients_are_served_while_many_partitions_are_encoded(
 ) -> None:
     monkeypatch.setattr(metadata, "ENCODED_PER_TURN", 3)
     bench = Bench(tmp_path)
-    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
+    api = MetadataApi(
+        bench.metadata, Creation(bench), FailingBrokers(bench.metadata, lambda broker: None, lambda: True)
+    )
     for number in range(4):
         await bench.create(f"t{number}", 2)
     request, turns = MetadataRequest(topics=None), [0]
@@ -159,7 +165,7 @@ async def test_other_clients_are_served_while_many_partitions_are_encoded(
 
 async def test_metadata_waits_for_logs_that_are_being_opened(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    outages = Outages(bench.metadata, lambda broker: None, lambda: True)
+    failing_brokers = FailingBrokers(bench.metadata, lambda broker: None, lambda: True)
     waiting, may_open = asyncio.Event(), asyncio.Event()
 
     class Logs:
@@ -171,7 +177,7 @@ async def test_metadata_waits_for_logs_that_are_being_opened(tmp_path: Path) -> 
             waiting.set()
             await bench.partitions.opened()
 
-    api = MetadataApi(bench.metadata, Creation(bench), outages, logs=Logs())
+    api = MetadataApi(bench.metadata, Creation(bench), failing_brokers, logs=Logs())
     bench.logs.may_open = may_open
     creating = asyncio.create_task(bench.create("t"))
     await bench.idle()
@@ -187,7 +193,9 @@ async def test_metadata_waits_for_logs_that_are_being_opened(tmp_path: Path) -> 
 @pytest.mark.parametrize("version", [10, 11])
 async def test_topic_ids_are_rejected_before_version_12(tmp_path: Path, version: int) -> None:
     bench = Bench(tmp_path)
-    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
+    api = MetadataApi(
+        bench.metadata, Creation(bench), FailingBrokers(bench.metadata, lambda broker: None, lambda: True)
+    )
     await bench.create("t")
     asked = [
         MetadataRequest.MetadataRequestTopic(name="t", topic_id=UUID(int=1)),

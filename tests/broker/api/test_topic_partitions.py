@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from parley.broker.api.outages import HOLD_S, Outages
+from parley.broker.api.failing_brokers import HOLD_S, FailingBrokers
 from parley.broker.api.topic_partitions import TopicPartitionsApi
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -52,8 +52,8 @@ def served(
     images = {name: TopicImage(name, UUID(int=1), (state,) * count) for name, count in topics.items()}
     brokers = {i: BrokerRegistration(i, 1, UUID(int=i), ()) for i in (1, 2)}
     metadata = Metadata(MetadataImage("test", brokers=brokers, topics=images))
-    outages = Outages(metadata, lost, lambda: True)
-    return TopicPartitionsApi(metadata, outages, authorization=cast("Authorization", rights))
+    failing_brokers = FailingBrokers(metadata, lost, lambda: True)
+    return TopicPartitionsApi(metadata, failing_brokers, authorization=cast("Authorization", rights))
 
 
 async def pages(api: TopicPartitionsApi, *names: str, limit: int) -> list[Response]:

@@ -115,7 +115,7 @@ def validate_regex(pattern: str) -> None:
     """
     import re2  # takes a while to import, and only this option needs it
 
-    from parley.broker.coordinators.regexes import reason_of
+    from parley.broker.coordinators.re2_patterns import reason_of
 
     options = re2.Options()
     options.log_errors = False

@@ -16,7 +16,7 @@ from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGr
 from parley.broker.coordinators.groups.consumer.group_change import GroupChange
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.regexes import compiled
+from parley.broker.coordinators.re2_patterns import compiled
 from parley.broker.network.request_context import RequestContext
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from parley.broker.api.outages import HOLD_S, LISTED_S, Outages
+from parley.broker.api.failing_brokers import HOLD_S, LISTED_S, FailingBrokers
 from parley.broker.metadata.changes import BrokerRegistered, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -21,8 +21,8 @@ class Cluster:
         brokers = {i: BrokerRegistration(i, 1, UUID(int=i), ()) for i in (1, 2)}
         self.metadata = Metadata(MetadataImage("c", brokers=brokers))
         self.lost: dict[int, float] = {}
-        self.outages = Outages(self.metadata, self.lost.get, lambda: True)
-        self.metadata.subscribe(self.outages.apply)
+        self.failing_brokers = FailingBrokers(self.metadata, self.lost.get, lambda: True)
+        self.metadata.subscribe(self.failing_brokers.apply)
 
     def lose(self, broker: int) -> None:
         self.lost[broker] = asyncio.get_running_loop().time()
@@ -33,13 +33,13 @@ class Cluster:
         self.metadata.apply(Delta(0, image.version + 1, (BrokerRegistered(registration),)))
 
     def listed(self) -> list[int]:
-        return [broker.broker_id for broker in self.outages.listed(self.metadata.image)]
+        return [broker.broker_id for broker in self.failing_brokers.listed(self.metadata.image)]
 
 
 async def waited(cluster: Cluster) -> float:
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await cluster.outages.settled()
+    await cluster.failing_brokers.settled()
     return loop.time() - began
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.broker.coordinators.regexes import REGEX_MAX, compiled
+from parley.broker.coordinators.re2_patterns import REGEX_MAX, compiled
 from parley.protocol.errors import ErrorCode, KafkaError
 
 

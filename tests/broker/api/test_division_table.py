@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parley import Broker
-from parley.broker.api.divisions import divisions
+from parley.broker.api.division_table import divisions
 from parley.broker.config import BrokerConfig
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.metadata.current import Metadata

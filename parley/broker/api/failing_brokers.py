@@ -23,7 +23,7 @@ LISTED_S = 5.0
 """How long, in seconds, a fenced broker stays in responses. By then, its clients have refreshed their metadata."""
 
 
-class Outages:
+class FailingBrokers:
     """Tracks the brokers that have just failed, or may have failed."""
 
     def __init__(
