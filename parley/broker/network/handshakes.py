@@ -1,18 +1,18 @@
 """Schedules the steps of TLS handshakes on threads, and their results on the event loop.
 
-A step waits until the steps before it are done. A thread runs a few steps at a time, and returns their results
-together. If a thousand clients connect at once, each small group of results takes a short turn of the event loop, and
-other connections are served in between.
+Hosts take turns: a step waits for the earlier steps of its host, and hardly for those of other hosts. A thread runs a
+few steps at a time, and returns their results together. If a thousand clients connect at once, each small group of
+results takes a short turn of the event loop, and other connections are served in between.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
+from parley.broker.runtime.round_robin import RoundRobin
 from parley.broker.runtime.threads import HANDSHAKES
 from parley.broker.security.principal import Principal
 
@@ -44,15 +44,15 @@ class Handshakes:
     def __init__(self, executor: Executor | None) -> None:
         """``executor`` has ``HANDSHAKES`` threads. None means the executor of the event loop."""
         self._executor = executor
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: RoundRobin[_Waiting] = RoundRobin()
         self._running = 0
 
-    def step(self, work: Work, done: Callable[[Done], None], is_wanted: Callable[[], bool]) -> None:
-        """Run ``work`` in a thread, then call ``done`` on the event loop.
+    def step(self, host: str, work: Work, done: Callable[[Done], None], is_wanted: Callable[[], bool]) -> None:
+        """Run ``work`` in a thread when it is the turn of the client's ``host``, then call ``done`` on the event loop.
 
         If ``is_wanted`` returns False when the step's turn comes (the client has disconnected), neither happens.
         """
-        self._waiting.append(_Waiting(work, done, is_wanted))
+        self._waiting.add(host, _Waiting(work, done, is_wanted))
         if self._running < HANDSHAKES:
             self._begin()
 
@@ -61,7 +61,7 @@ class Handshakes:
         threads can end."""
         steps: list[_Waiting] = []
         while self._waiting and len(steps) < STEPS_AT_ONCE:
-            if (step := self._waiting.popleft()).is_wanted():
+            if (step := self._waiting.pop()).is_wanted():
                 steps.append(step)
         if not steps:
             return

@@ -197,6 +197,7 @@ class Listener:
             buffer=self._receive_buffer,
             handshakes=self._handshakes,
             handshake_s=self.limits.login_s,
+            host=client.client_host,
         )
         self._channels[channel] = client
         try:

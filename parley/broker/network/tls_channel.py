@@ -124,15 +124,17 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         buffer: memoryview,
         handshakes: Handshakes,
         handshake_s: float,
+        host: str,
     ) -> None:
         """``buffer`` receives the socket's bytes; all channels of an event loop can share it. ``handshake_s`` is the
-        time limit of the handshake, in seconds."""
+        time limit of the handshake, in seconds; ``host`` is the client's address."""
         asyncio.Transport.__init__(self)
         self._owner = owner
         self._tls = tls
         self._buffer = buffer
         self._handshakes = handshakes
         self._handshake_s = handshake_s
+        self._host = host
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -270,7 +272,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             return
         self._watch_socket()
         self._is_stepping = True
-        self._handshakes.step(self._take_step, self._stepped, lambda: self._state is _HANDSHAKE)
+        self._handshakes.step(self._host, self._take_step, self._stepped, lambda: self._state is _HANDSHAKE)
 
     def _take_step(self) -> Principal | None:
         """Continue the handshake with the bytes received so far. Runs in a thread.
