@@ -9,6 +9,7 @@ import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.security.inter_broker_security import InterBrokerSecurity
+from parley.broker.security.tls import server
 from parley.broker.server import BrokerServer
 from parley.consensus.registry import backend_factory
 from parley.protocol.client import Client
@@ -154,6 +155,23 @@ def test_a_certificate_that_other_brokers_refuse_is_not_sent(tmp_path: Path, cli
     assert security.current() is first
     with pytest.raises(ConfigError, match=r"^ssl.keystore.location=.*unable to get local issuer certificate"):
         InterBrokerSecurity(lambda: config)
+
+
+def test_a_listener_and_its_outgoing_connections_try_their_certificate_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+    monkeypatch.setattr(server, "refusal_of_own", lambda *settings: tried.append(settings))
+    secured = SecuredBrokers(tmp_path)
+    config = BrokerConfig.from_properties(secured.settings(1, "SSL") | {"ssl.client.auth": "required"})
+    address = next(each for each in config.bound if each.name == config.inter_broker_listener)
+    for _ in range(2):
+        InterBrokerSecurity(lambda: config)
+        server.check_between_brokers(address, config, server.server_tls(address, config).settings)
+    assert len(tried) == 1
+    secured.settings(1, "SSL")  # issues another certificate
+    InterBrokerSecurity(lambda: config)
+    assert len(tried) == 2
 
 
 def test_changed_credentials_are_used_for_new_connections(tmp_path: Path) -> None:

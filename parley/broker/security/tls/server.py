@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from parley.broker.config import BrokerConfig, ConfigError, Problem
@@ -193,16 +194,32 @@ def check_between_brokers(address: ListenerAddress, config: BrokerConfig, settin
     As in Kafka, a broker stands for the others: a client with the listener's settings connects to a server with them.
     Host names are not verified. Blocks.
     """
-    reason = refusal_of_own(settings, client_auth_of(address, config))
-    if reason is None:
-        return
-    key, path = _key_store(address, config)
-    allowed = (
-        f"a certificate that the other brokers accept: they use the listener {address.name}, too, and refuse this "
-        f"certificate ({reason}). Replace it by an unexpired certificate that an authority in "
-        f"{_trust_store(address, config)} has issued, or correct the trust store"
-    )
-    raise ConfigError([Problem(key, path, allowed)])
+    try:
+        _accept_own(settings, client_auth_of(address, config))
+    except _OwnRefused as reason:
+        key, path = _key_store(address, config)
+        allowed = (
+            f"a certificate that the other brokers accept: they use the listener {address.name}, too, and refuse this "
+            f"certificate ({reason}). Replace it by an unexpired certificate that an authority in "
+            f"{_trust_store(address, config)} has issued, or correct the trust store"
+        )
+        raise ConfigError([Problem(key, path, allowed)]) from None
+
+
+class _OwnRefused(Exception):
+    """A broker's certificate would be refused by a broker with the same settings."""
+
+
+@lru_cache(maxsize=1)
+def _accept_own(settings: TlsSettings, client_auth: str) -> None:
+    """Raise _OwnRefused with the reason if a client with these settings cannot connect to a server with them.
+
+    Settings that were accepted are not tried again: at a start, the listener and the outgoing connections, which may
+    use different certificates, usually have the same. A refusal is tried again, because it may depend on the time.
+    """
+    reason = refusal_of_own(settings, client_auth)
+    if reason is not None:
+        raise _OwnRefused(reason)
 
 
 def refusal_of_own(settings: TlsSettings, client_auth: str) -> str | None:
