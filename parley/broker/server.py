@@ -24,13 +24,14 @@ from parley.broker.runtime.clock import SYSTEM_CLOCK, Clock
 from parley.broker.runtime.exhaustion_watch import ExhaustionWatch
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
+from parley.broker.startup.background_tasks import start_background_tasks, watch_for_exhaustion
 from parley.broker.startup.binding import bind_listeners
 from parley.broker.startup.composition import Parts, compose
+from parley.broker.startup.credentials import read_broker_listeners, read_credentials
 from parley.broker.startup.environment import Environment
+from parley.broker.startup.joining import adopt_topics, join_cluster
 from parley.broker.startup.logs import open_logs
-from parley.broker.startup.registration import adopt_topics, read_broker_listeners, read_credentials, register
 from parley.broker.startup.serving import Serving, accept, serve
-from parley.broker.startup.shortages import watch_for_exhaustion
 from parley.broker.startup.store import join_store
 from parley.protocol.errors import KafkaError
 
@@ -172,7 +173,8 @@ class BrokerServer:
         await read_credentials(environment, parts)
         await read_broker_listeners(environment, parts)
         listening = await accept(environment, bound, parts)
-        await register(environment, parts)
+        await join_cluster(environment, parts)
+        start_background_tasks(environment, parts)
         if joined.identity.is_new:
             await adopt_topics(environment, parts)
         self.health.starting("opening its partitions")

@@ -17,7 +17,7 @@ from parley.broker.membership.known_stores import STORE_FILE
 from parley.broker.server import BrokerServer
 from parley.broker.startup.composition import Parts, limit_connections
 from parley.broker.startup.environment import Environment
-from parley.broker.startup.registration import register
+from parley.broker.startup.joining import join_cluster
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest
@@ -168,14 +168,14 @@ async def test_a_broker_that_starts_knows_which_listeners_the_others_use(
     }
     known: list[tuple[bool, bool]] = []
 
-    async def register_later(environment: Environment, parts: Parts) -> None:
+    async def join_later(environment: Environment, parts: Parts) -> None:
         known.append((bool(parts.metadata.image.brokers), "INSIDE" in parts.broker_listeners))
-        await register(environment, parts)
+        await join_cluster(environment, parts)
 
     first = config(tmp_path / "1", **both, **{"inter.broker.listener.name": "INSIDE"})
     second = config(tmp_path / "2", **both, **{"inter.broker.listener.name": "SECURE", "broker.id": "2"})
     async with running(first):
-        monkeypatch.setattr("parley.broker.server.register", register_later)
+        monkeypatch.setattr("parley.broker.server.join_cluster", join_later)
         async with running(second):
             assert known == [(False, True)]
 

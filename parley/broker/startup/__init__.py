@@ -5,9 +5,10 @@
 3. ``logs`` opens the logs in the data directories.
 4. ``composition`` connects the parts of the broker, which ``foundation``, ``membership``, ``coordinators`` and
    ``replication`` create, in this order.
-5. ``registration`` reads the users that log in. ``serving`` creates the request handlers (``routes``) and accepts
+5. ``credentials`` reads the users that log in. ``serving`` creates the request handlers (``routes``) and accepts
    connections; most requests must wait.
-6. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
+6. ``joining`` joins the cluster, and adopts topics found on disk if the cluster is new. ``background_tasks`` starts the
+   tasks that run for the broker's whole life.
 7. ``serving`` releases the waiting requests.
 
 A phase receives what it needs as arguments and returns a frozen record of the parts that it has created. It registers

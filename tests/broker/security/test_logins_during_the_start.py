@@ -10,7 +10,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.server import BrokerServer
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
-from parley.broker.startup.registration import register
+from parley.broker.startup.joining import join_cluster
 from parley.consensus.registry import backend_factory
 from parley.protocol.client import Client
 from parley.protocol.messages.api_versions import ApiVersionsRequest
@@ -35,14 +35,14 @@ async def test_a_broker_knows_the_users_before_it_accepts_connections(
     starting = BrokerServer(BrokerConfig.from_properties(settings))
     logged_in = []
 
-    async def log_in_and_register(environment: Environment, parts: Parts) -> None:
+    async def log_in_and_join(environment: Environment, parts: Parts) -> None:
         assert not parts.metadata.image.scram_users
         async with Client(bootstrap(starting), security=client_security(properties)) as client:
             await client.send(ApiVersionsRequest())
         logged_in.append(True)
-        await register(environment, parts)
+        await join_cluster(environment, parts)
 
-    monkeypatch.setattr("parley.broker.server.register", log_in_and_register)
+    monkeypatch.setattr("parley.broker.server.join_cluster", log_in_and_join)
     async with await backend_factory({})(secured.store) as store:
         await alter_in_store(store, alterations("broker", {MECHANISM: "password=secret"}, ()))
         try:

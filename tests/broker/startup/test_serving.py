@@ -12,7 +12,7 @@ import pytest
 from parley.broker import server as broker_server
 from parley.broker.config import BrokerConfig
 from parley.broker.server import BrokerServer
-from parley.broker.startup.registration import register
+from parley.broker.startup.joining import join_cluster
 from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.metadata import MetadataRequest
@@ -39,9 +39,9 @@ async def test_a_broker_reports_its_logs_before_it_is_registered_and_serves_clie
             early.append(await client.send(GetReplicaLogInfoRequest(topic_partitions=None)))
             await client.send(GetReplicaLogInfoRequest(topic_partitions=None))
             assert not early[0].done()
-            await register(*arguments)
+            await join_cluster(*arguments)
 
-        monkeypatch.setattr(broker_server, "register", asked_before)
+        monkeypatch.setattr(broker_server, "join_cluster", asked_before)
         await server.start()
         stack.push_async_callback(server.stop)
         metadata = await early[0]
@@ -66,7 +66,7 @@ async def test_a_client_that_waits_is_cut_off_if_the_start_fails(
             await client.send(GetReplicaLogInfoRequest(topic_partitions=None))
             raise OSError("no")
 
-        monkeypatch.setattr(broker_server, "register", failing)
+        monkeypatch.setattr(broker_server, "join_cluster", failing)
         with pytest.raises(OSError, match="no"):
             await server.start()
         with pytest.raises(KafkaError):

@@ -13,7 +13,7 @@ import pytest
 
 from parley import Broker
 from parley.broker.metrics.health import State
-from parley.broker.startup.registration import COORDINATION, register
+from parley.broker.startup.joining import COORDINATION, join_cluster
 
 
 async def test_a_broker_whose_store_was_deleted_reports_it_and_asks_to_be_stopped(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_a_start_that_is_cancelled_leaves_no_task_behind() -> None:
         life = asyncio.ensure_future(forever())
         environment.membership.start = lambda run, **_: (run.close(), life)[1]
         environment.membership.close = environment.tasks.close = AsyncMock()
-        starting = asyncio.ensure_future(register(environment, parts))
+        starting = asyncio.ensure_future(join_cluster(environment, parts))
         await waiting.wait()
         await asyncio.sleep(0)
         starting.cancel()

@@ -1,7 +1,4 @@
-"""Two phases of a start: read what the first connections need, and later become a member of the cluster.
-
-If the cluster is new, it adopts the topics found on disk.
-"""
+"""A phase of a start: become a member of the cluster. If the cluster is new, it adopts the topics found on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 
 from parley.broker.controller.elections.replica_conditions import is_older_copy
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
-from parley.broker.controller.stored_metadata import BROKERS, DELEGATION_TOKENS, SCRAM, SECRETS, read_image
+from parley.broker.controller.stored_metadata import BROKERS
 from parley.broker.membership.joining import DuplicateBrokerId
 from parley.broker.membership.known_stores import with_advice
 from parley.broker.metadata.encoding import registration_from_bytes
@@ -19,7 +16,6 @@ from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.consensus.errors import CoordinationError, WrongStore
-from parley.protocol.errors import KafkaError
 from parley.protocol.uuids import UUID
 from parley.storage.partition_metadata import encode_id
 
@@ -62,41 +58,18 @@ async def report_changed_directories(parts: Parts) -> None:
         )
 
 
-async def read_credentials(environment: Environment, parts: Parts) -> None:
-    """Read from the store the credentials with which clients log in before this broker knows the cluster's metadata.
-
-    No listener accepts connections before this, because clients treat a refused login as final. Raises
-    CoordinationError.
-    """
-    if not any(listener.is_sasl for listener in environment.config.bound):
-        return
-    environment.health.starting("reading the users of the cluster")
-    stored = {}
-    for prefix in (SCRAM, DELEGATION_TOKENS, SECRETS):
-        async for entry in parts.lifecycle.store.entries(prefix):
-            stored[entry.key] = entry.value
-    parts.credentials.stored = read_image(parts.identity.cluster_id, stored)
-
-
-async def read_broker_listeners(environment: Environment, parts: Parts) -> None:
-    """Read from the store which listeners the registered brokers use between each other. Raises CoordinationError."""
-    if len(environment.config.bound) > 1:
-        stored = [registration_from_bytes(entry.value) async for entry in parts.lifecycle.store.entries(BROKERS)]
-        parts.broker_listeners.stored = {each.broker_id: each for each in stored}
-
-
-async def register(environment: Environment, parts: Parts) -> None:
+async def join_cluster(environment: Environment, parts: Parts) -> None:
     """Join the cluster, and wait until the metadata shows this broker as alive.
 
     Raises the error that ends the membership before that, for example DuplicateBrokerId if another live broker uses
     this id.
     """
     environment.health.starting("registering with the controller")
-    tasks, undo = environment.tasks, environment.undo
+    undo = environment.undo
     undo.push_async_callback(parts.peers.close)
     await report_changed_directories(parts)
     undo.push_async_callback(environment.membership.close)
-    undo.push_async_callback(tasks.close)
+    undo.push_async_callback(environment.tasks.close)
     reported_here = (CoordinationError, DuplicateBrokerId)
     life = environment.membership.start(parts.lifecycle.run(), name="membership", expected=reported_here)
     registered = asyncio.ensure_future(parts.lifecycle.until_registered())
@@ -108,16 +81,6 @@ async def register(environment: Environment, parts: Parts) -> None:
         registered.cancel()  # also if startup is cancelled, so that no task is left behind
     environment.health.check(STORE, lambda: parts.lifecycle.outage.description)
     life.add_done_callback(lambda life: _membership_ended(environment, life))
-    tasks.start(parts.groups.expire(), name="expiry of offsets")
-    tasks.start(parts.isr.run(), name="in-sync replicas")
-    tasks.start(parts.offline_replicas.run(), name="offline replicas")
-    tasks.start(parts.replica_directories.run(), name="directories of replicas")
-    for directory in parts.logs.online():
-        tasks.start(parts.scrubber.run(directory), name=f"scrubber of {directory}")
-    tasks.start(parts.log_cleaner.run(), name="log cleaner")
-    # If this fails, the first producer without an id tries again, and gets the error.
-    tasks.start(parts.producer_ids.reserve(), name="first producer ids", expected=(KafkaError,))
-    undo.push_async_callback(parts.fetchers.close)
 
 
 def _membership_ended(environment: Environment, life: asyncio.Task[None]) -> None:
