@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from parley.broker.api.division_table import divisions
 from parley.broker.metadata.types import Endpoint
+from parley.broker.metrics.broker_metrics import Observed, watch
 from parley.broker.metrics.log_directory_space import LogDirectorySpace
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.handshakes import Handshakes
@@ -23,7 +24,6 @@ from parley.broker.security.reload import SecurityReload
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
-from parley.broker.startup.observation import Observed, watch
 from parley.broker.startup.routes import routes
 from parley.light_dataclasses import dataclass
 from parley.protocol.messages.api_versions import ApiVersionsRequest

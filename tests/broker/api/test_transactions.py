@@ -10,7 +10,7 @@ import pytest
 from parley import Broker
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from parley.broker.startup.observation import marker_metrics, transaction_metrics
+from parley.broker.metrics.broker_metrics import marker_metrics, transaction_metrics
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.api_versions import ApiVersionsRequest

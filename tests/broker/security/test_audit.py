@@ -8,6 +8,7 @@ import pytest
 
 from parley.broker.metadata.changes import AclBucketReplaced, Delta
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metrics.broker_metrics import authorization_metrics
 from parley.broker.security.acls.bindings import AclBinding, PatternType, PermissionType, ResourcePattern
 from parley.broker.security.audit import BURST_S, CLIENTS_MAX, LINES_OF_CLIENT_PER_S, LINES_PER_S, AuditLog
 from parley.broker.security.authorization import Authorization
@@ -16,7 +17,6 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.principal import user
 from parley.broker.security.resources import ResourceType
 from parley.broker.security.session import ClientSession
-from parley.broker.startup.observation import authorization_metrics
 
 ALICE = ClientSession(user("alice"), "10.0.0.1", "EXTERNAL")
 

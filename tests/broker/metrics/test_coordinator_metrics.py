@@ -6,7 +6,7 @@ from typing import Any
 
 from parley import Broker
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from parley.broker.startup.observation import coordinator_partitions
+from parley.broker.metrics.broker_metrics import coordinator_partitions
 from parley.protocol.client import Client
 from tests.broker.coordinators.groups.test_coordinator import Groups
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from parley.broker.config import BrokerConfig
-from parley.broker.startup.observation import LATE_MS, producer_metrics
+from parley.broker.metrics.broker_metrics import LATE_MS, producer_metrics
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench
 
 

@@ -17,7 +17,7 @@ from parley.broker.coordinators.groups.share.share_group import ShareGroup, Shar
 from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.coordinators.share_state.stored_state import StoredState
 from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics, ShareGroupStateMetrics
-from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
+from parley.broker.metrics.group_metrics import group_lags, group_members, known_end, share_group_lags
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest

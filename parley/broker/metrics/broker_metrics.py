@@ -68,6 +68,7 @@ from parley.broker.metrics.catalogue.replication import (
     TruncationMetrics,
 )
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics, ShareLagMetrics
+from parley.broker.metrics.group_metrics import group_lags, group_members, known_end, share_group_lags
 from parley.broker.metrics.log_directory_space import LogDirectorySpace
 from parley.broker.metrics.registry import Labeled, Metrics
 from parley.broker.network.connection_quotas import ConnectionQuotas
@@ -83,7 +84,6 @@ from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.share.share_partitions import SharePartitions
-from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
 from parley.light_dataclasses import dataclass
 from parley.storage.compaction.log_cleaner import LogCleaner
 from parley.storage.damage.scrubber import Scrubber
