@@ -244,7 +244,7 @@ def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None
     values |= {
         "bound": bound,
         "advertised": advertised,
-        "inter_broker_listener": _between_brokers(values, given, bound),
+        "inter_broker_listener": _listeners.inter_broker_listener(values, given, bound),
     }
 
 
@@ -252,25 +252,3 @@ def _without_controllers(texts: tuple[str, ...], values: dict[str, Any]) -> tupl
     """Return the listeners without those of Kafka's controller, which a KRaft configuration for both roles includes."""
     controllers = {name.upper() for name in values["controller_listener_names"]}
     return tuple(text for text in texts if text.partition("://")[0].strip().upper() not in controllers)
-
-
-def _between_brokers(values: dict[str, Any], given: Mapping[str, str], bound: tuple[ListenerAddress, ...]) -> str:
-    name = values["inter_broker_listener_name"]
-    if name is not None:
-        if name.upper() not in {listener.name for listener in bound}:
-            raise Problem("inter.broker.listener.name", name, "the name of one of the listeners")
-        return str(name.upper())
-    protocol = values["security_inter_broker_protocol"]
-    for listener in bound:
-        if listener.protocol == protocol:
-            return listener.name
-    is_chosen = "security.inter.broker.protocol" in given
-    if not is_chosen and bound and all(listener.is_tls or listener.is_sasl for listener in bound):
-        return bound[0].name  # a broker without an open listener does not need the key, unlike in Kafka
-    protocols = ", ".join(f"{listener.name} is {listener.protocol}" for listener in bound)
-    raise Problem(
-        "security.inter.broker.protocol",
-        protocol,
-        f"the protocol of one of the listeners ({protocols}); or leave it out, and set inter.broker.listener.name to "
-        "the listener that the brokers use",
-    )

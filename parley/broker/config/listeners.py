@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from parley.broker.config.definition import split_list
 from parley.broker.config.errors import Problem
@@ -96,6 +97,32 @@ def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Ite
             raise Problem(key, str(listener), f"an address that clients can connect to, which {listener.host} is not")
         if listener.name not in names:
             raise Problem(key, str(listener), f"among the names in listeners: {', '.join(sorted(names))}")
+
+
+def inter_broker_listener(
+    values: Mapping[str, Any], given: Mapping[str, str], bound: tuple[ListenerAddress, ...]
+) -> str:
+    """Return the name of the listener that brokers use between each other, by ``inter.broker.listener.name`` or
+    ``security.inter.broker.protocol``. ``given`` are the keys that the operator has set. Raises Problem."""
+    name = values["inter_broker_listener_name"]
+    if name is not None:
+        if name.upper() not in {listener.name for listener in bound}:
+            raise Problem("inter.broker.listener.name", name, "the name of one of the listeners")
+        return str(name.upper())
+    protocol = values["security_inter_broker_protocol"]
+    for listener in bound:
+        if listener.protocol == protocol:
+            return listener.name
+    is_chosen = "security.inter.broker.protocol" in given
+    if not is_chosen and bound and all(listener.is_tls or listener.is_sasl for listener in bound):
+        return bound[0].name  # a broker without an open listener does not need the key, unlike in Kafka
+    protocols = ", ".join(f"{listener.name} is {listener.protocol}" for listener in bound)
+    raise Problem(
+        "security.inter.broker.protocol",
+        protocol,
+        f"the protocol of one of the listeners ({protocols}); or leave it out, and set inter.broker.listener.name to "
+        "the listener that the brokers use",
+    )
 
 
 def _parse_listener(key: str, text: str, protocols: Mapping[str, str]) -> ListenerAddress:
