@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley import Broker
 from parley.tools.cli.configs import Entity, parse_entities, parse_settings
 from parley.tools.cli.invocation import CommandError
 from tests.tools.conftest import Parley
@@ -76,6 +77,20 @@ def test_settings_of_brokers(on_broker: Parley) -> None:
     assert "DYNAMIC_BROKER_CONFIG:log.cleaner.threads=3, DYNAMIC_DEFAULT_BROKER_CONFIG:log.cleaner.threads=2" in own
     for words in (("--broker", "1"), ("--broker-defaults",)):
         assert on_broker("configs", "--alter", *words, "--delete-config", "log.cleaner.threads").code == 0
+
+
+@pytest.mark.slow
+def test_a_password_that_cannot_be_decrypted_is_shown(parley: Parley, tmp_path: Path) -> None:
+    key = "listener.name.plaintext.ssl.key.password"
+    settings = {"broker.id": "1", "log.dirs": f"{tmp_path}/logs", "coordination.url": f"local://{tmp_path}/store"}
+    for secret in ("first", "second"):
+        with Broker({**settings, "password.encoder.secret": secret}) as broker:
+            address = ("--bootstrap-server", broker.bootstrap_servers, "--broker", "1")
+            if secret == "first":
+                assert parley("configs", "--alter", *address, "--add-config", f"{key}=marked").code == 0
+            shown = parley("configs", "--describe", *address)
+        assert shown.lines[1] == f"  {key}=null sensitive=true synonyms={{DYNAMIC_BROKER_CONFIG:{key}=null}}"
+        assert ("cannot be decrypted. Set it again" in shown.err) is (secret == "second")
 
 
 @pytest.mark.parametrize(

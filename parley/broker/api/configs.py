@@ -115,7 +115,7 @@ class ConfigsApi:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
             return describe_group(config, self._metadata.image.config(ResourceType.GROUP, resource.name))
         if resource.type is ResourceType.BROKER and resource.name == "":
-            return describe_cluster_default(config)
+            return describe_cluster_default(config, self._config.unreadable)
         self._check_is_this_broker(resource)
         return self._broker_entries(config) if resource.type is ResourceType.BROKER else describe_loggers()
 
@@ -123,7 +123,7 @@ class ConfigsApi:
         """Return the entries of this broker. There are hundreds, so they are kept until the configuration changes: a
         short request would hold the event loop for several milliseconds."""
         if self._entries_of[0] is not config:
-            self._entries_of = (config, describe_broker(config))
+            self._entries_of = (config, describe_broker(config, self._config.unreadable))
         return self._entries_of[1]
 
     def _check_is_this_broker(self, resource: ConfigResource) -> None:

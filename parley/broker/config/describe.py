@@ -16,11 +16,17 @@ from parley.broker.config.broker_config import BrokerConfig, warning_about
 from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import ConfigType, Dynamic, Key
 from parley.broker.config.group_config import GroupConfig
+from parley.broker.config.sealed_passwords import UnreadablePasswords
 from parley.broker.config.topic_config import TopicConfig, warnings_about_topic
 from parley.light_dataclasses import dataclass
 
 IN_PARLEY = "In Parley: "
 """The prefix of the warning in the documentation of an entry that has no effect. ``parley configs`` searches for it."""
+CANNOT_BE_READ = (
+    "has no effect: it was set with another password.encoder.secret and cannot be decrypted. Set it again, or give the "
+    "brokers the earlier secret as password.encoder.old.secret"
+)
+ALL_READABLE = UnreadablePasswords()
 
 
 class ConfigSource(IntEnum):
@@ -63,18 +69,32 @@ class Entry:
         return self.source is ConfigSource.DEFAULT
 
 
-def describe_broker(config: BrokerConfig) -> list[Entry]:
+def describe_broker(config: BrokerConfig, unreadable: UnreadablePasswords = ALL_READABLE) -> list[Entry]:
     """Describe every key of a broker, including unknown keys that are set. Their values are hidden: they may be
-    secrets."""
-    names = dict.fromkeys((*BrokerConfig.KEYS, *config.third_party_keys, *config.given))
+    secrets. Passwords that cannot be decrypted are described, too, with a warning."""
     layers = tuple(_layers(config))
-    return [_broker_entry(config, name, layers) for name in names]
+    if any(unreadable):
+        layers = tuple((source, {**layer, **_unreadable(unreadable, source)}) for source, layer in layers)
+    names = dict.fromkeys((*BrokerConfig.KEYS, *config.third_party_keys, *config.given, *sorted(_union(unreadable))))
+    return [_broker_entry(config, name, layers, unreadable) for name in names]
 
 
-def describe_cluster_default(config: BrokerConfig) -> list[Entry]:
+def describe_cluster_default(config: BrokerConfig, unreadable: UnreadablePasswords = ALL_READABLE) -> list[Entry]:
     """Describe the dynamic entries for all brokers."""
-    layer = (ConfigSource.CLUSTER_DEFAULT, config.cluster_default)
-    return [_broker_entry(config, name, (layer,)) for name in config.cluster_default]
+    source = ConfigSource.CLUSTER_DEFAULT
+    layer = (source, {**config.cluster_default, **_unreadable(unreadable, source)})
+    return [_broker_entry(config, name, (layer,), unreadable) for name in layer[1]]
+
+
+def _unreadable(unreadable: UnreadablePasswords, source: ConfigSource) -> Mapping[str, str]:
+    """Return the unreadable entries of a source, with any text: passwords are not shown."""
+    if source is ConfigSource.PER_BROKER:
+        return dict.fromkeys(unreadable.per_broker, "")
+    return dict.fromkeys(unreadable.cluster_default if source is ConfigSource.CLUSTER_DEFAULT else (), "")
+
+
+def _union(unreadable: UnreadablePasswords) -> frozenset[str]:
+    return unreadable.cluster_default | unreadable.per_broker
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
@@ -107,7 +127,9 @@ def _default_texts(keys: Mapping[str, Key[Any]]) -> Mapping[str, str]:
 _DEFAULT_TEXTS = _default_texts(BrokerConfig.KEYS)
 
 
-def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -> Entry:
+def _broker_entry(
+    config: BrokerConfig, name: str, layers: tuple[_Layer, ...], unreadable: UnreadablePasswords
+) -> Entry:
     key = config.key(name)
     sensitive = key is None or key.is_sensitive
     places = _synonyms(layers, _names(name, key), sensitive=sensitive)
@@ -115,6 +137,10 @@ def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -
     # its layer does.
     synonyms = tuple(dropwhile(lambda place: place.name != name, places))
     written = next((synonym.value for synonym in synonyms if synonym.name == name), None)
+    if synonyms and synonyms[0].name in _unreadable(unreadable, synonyms[0].source):
+        warning = f"{name} {CANNOT_BE_READ}"
+    else:
+        warning = _broker_warning(config, name, written)
     return Entry(
         name=name,
         value=written if written is None or key is None else key.text(key.parse(written)),
@@ -123,7 +149,7 @@ def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -
         read_only=key is None or key.dynamic is Dynamic.READ_ONLY,
         synonyms=synonyms,
         type=ConfigType.UNKNOWN if key is None else key.type,
-        documentation=_documentation(key, _broker_warning(config, name, written)),
+        documentation=_documentation(key, warning),
     )
 
 

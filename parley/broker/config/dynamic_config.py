@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from parley.broker.config import BrokerConfig, ConfigError
-from parley.broker.config.sealed_passwords import PasswordSeal
+from parley.broker.config.sealed_passwords import PasswordSeal, UnreadablePasswords
 from parley.broker.metadata.changes import ConfigReplaced, Delta
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
@@ -24,10 +24,16 @@ class DynamicConfig:
         self._broker_id = broker_id
         self._current = static
         self._seal = PasswordSeal(static)
+        self._unreadable = UnreadablePasswords()
         self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
     def __call__(self) -> BrokerConfig:
         return self._current
+
+    @property
+    def unreadable(self) -> UnreadablePasswords:
+        """The stored passwords that are not in the current configuration because they cannot be decrypted."""
+        return self._unreadable
 
     def subscribe(self, subscriber: Callable[[BrokerConfig], None]) -> None:
         """Call ``subscriber(config)`` after every subsequent change. The subscriber must neither block nor raise."""
@@ -44,10 +50,10 @@ class DynamicConfig:
         ):
             return
         before = set(self._current.warnings)
+        stored = [image.config(ResourceType.BROKER, name) for name in concerned]
+        opened = [self._seal.open(name, entries) for name, entries in zip(concerned, stored, strict=True)]
         try:
-            self._current = self._current.with_dynamic(
-                *(self._seal.open(name, image.config(ResourceType.BROKER, name)) for name in concerned)
-            )
+            self._current = self._current.with_dynamic(*opened)
         except ConfigError as error:
             # Each change was validated before it was stored, but possibly by another version of Parley.
             _log.error(
@@ -55,6 +61,9 @@ class DynamicConfig:
                 extra={"problems": str(error)},
             )
             return
+        self._unreadable = UnreadablePasswords(
+            *(frozenset(entries.keys() - found.keys()) for entries, found in zip(stored, opened, strict=True))
+        )
         for warning in self._current.warnings:
             if warning not in before:
                 _log.warning("a dynamic setting has no effect or is unknown", extra={"warning": warning})

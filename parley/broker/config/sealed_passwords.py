@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.errors import ConfigError, MissingExtra
@@ -32,6 +32,13 @@ _NONCE_BYTES: Final = 12
 ITERATIONS_MAX: Final = 100_000
 """The maximum number of iterations of a stored value, unless the configuration specifies more. Every broker derives the
 key on its event loop, and the value may be damaged."""
+
+
+class UnreadablePasswords(NamedTuple):
+    """The keys whose stored values cannot be decrypted, so that they have no effect."""
+
+    cluster_default: frozenset[str] = frozenset()
+    per_broker: frozenset[str] = frozenset()
 
 
 class PasswordSeal:

@@ -436,11 +436,19 @@ def _alter(options: Options, entity: Entity, added: dict[str, str], removed: lis
 
 
 def _describe(options: Options, entity: Entity) -> None:
-    async def gather(client: Client) -> list[tuple[Entity, list[Any]]]:
+    async def gather(client: Client) -> tuple[list[tuple[Entity, list[Any]]], list[str]]:
         found = await entities(client, entity)
-        return [(one, await describe(client, one, all_settings=options.all_settings)) for one in found]
+        described = [(one, await describe(client, one, all_settings=options.all_settings)) for one in found]
+        warnings = []
+        for one, settings in described:
+            own = _OWN_SOURCES[one.kind]
+            hidden = [each.name for each in settings if each.is_sensitive and each.config_source in own]
+            warnings += await warnings_about(client, one, hidden)
+        return described, warnings
 
-    described = on_cluster(options.bootstrap_server, options.command_config, gather)
+    described, warnings = on_cluster(options.bootstrap_server, options.command_config, gather)
+    for warning in warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
     if options.output_format:
         print_data([as_data(one, settings) for one, settings in described], options.output_format)
         return

@@ -8,6 +8,7 @@ from parley import Broker
 from parley.broker.api import configs
 from parley.broker.config import BrokerConfig
 from parley.broker.config.describe import Entry, describe_broker
+from parley.broker.config.sealed_passwords import UnreadablePasswords
 from parley.protocol.client import Client
 from parley.protocol.messages.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
@@ -15,9 +16,9 @@ from parley.protocol.messages.configs import DescribeConfigsRequest, Incremental
 async def test_a_brokers_entries_are_made_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[BrokerConfig] = []
 
-    def counted(config: BrokerConfig) -> list[Entry]:
+    def counted(config: BrokerConfig, unreadable: UnreadablePasswords) -> list[Entry]:
         made.append(config)
-        return describe_broker(config)
+        return describe_broker(config, unreadable)
 
     monkeypatch.setattr(configs, "describe_broker", counted)
     async with Broker() as broker, Client(broker.bootstrap_servers) as client:

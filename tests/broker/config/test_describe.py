@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parley.broker.config import BrokerConfig, ConfigType
 from parley.broker.config.describe import (
+    CANNOT_BE_READ,
     ConfigSource,
     Entry,
     Synonym,
@@ -12,6 +13,7 @@ from parley.broker.config.describe import (
     describe_group,
     describe_topic,
 )
+from parley.broker.config.sealed_passwords import UnreadablePasswords
 
 BROKER = BrokerConfig.from_properties(
     {
@@ -106,6 +108,21 @@ def test_the_cluster_default_has_its_own_entries() -> None:
     assert entries["log.cleaner.threads"].synonyms == (
         Synonym("log.cleaner.threads", "2", ConfigSource.CLUSTER_DEFAULT),
     )
+
+
+def test_passwords_that_cannot_be_decrypted_are_described() -> None:
+    own, of_all = "listener.name.plaintext.ssl.key.password", "ssl.key.password"
+    unreadable = UnreadablePasswords(frozenset({of_all, own}), frozenset({own}))
+    entries = by_name(describe_broker(BROKER, unreadable))
+    assert (entries[own].value, entries[own].source) == (None, ConfigSource.PER_BROKER)
+    assert (entries[of_all].value, entries[of_all].source) == (None, ConfigSource.CLUSTER_DEFAULT)
+    assert [each.source for each in entries[of_all].synonyms] == [ConfigSource.CLUSTER_DEFAULT, ConfigSource.STATIC]
+    for name in (own, of_all):
+        assert entries[name].is_sensitive
+        assert f"{name} {CANNOT_BE_READ}" in entries[name].documentation
+    defaults = by_name(describe_cluster_default(BROKER, unreadable))
+    assert {name for name, entry in defaults.items() if CANNOT_BE_READ in entry.documentation} == {own, of_all}
+    assert CANNOT_BE_READ not in str(describe_broker(BROKER))
 
 
 def test_a_topics_value_goes_back_to_the_broker() -> None:
