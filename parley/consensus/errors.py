@@ -144,8 +144,8 @@ class WrongStore(Permanent):
 
 
 class OlderStore(WrongStore):
-    """The store lacks changes that this client has seen: it was restored to an older state. All sessions and watches of
-    this client have ended. A client that can deal with an older state may open the store again."""
+    """The store lacks changes that this client has seen: it was rolled back to an older state. All sessions and watches
+    of this client have ended. A client that can deal with an older state may open the store again."""
 
 
 class EmptyStore(WrongStore):

@@ -3,7 +3,7 @@
 Rules of this module:
 
 * A stray is deleted if its topic is known to have been deleted. Otherwise it is renamed to ``-stray`` and kept, because
-  the coordination store may have been restored to an older state.
+  the coordination store may have been rolled back to an older state.
 * If several directories contain a log of the same partition (*twins*), the log of the current topic is used, and the
   others are strays.
 """

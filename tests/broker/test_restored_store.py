@@ -1,4 +1,4 @@
-"""The coordination store is restored to an older state than the brokers have seen."""
+"""The coordination store is rolled back to an older state than the brokers have seen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley.broker.metadata.types import PartitionState
 from parley.consensus.backend import Backend, Delete, Entry, Put
 from parley.consensus.registry import create_backend
 from parley.consensus.store_move.store_copy import everything
-from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import ROLLED_BACK_KEY
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
@@ -64,11 +64,11 @@ async def backup(store: Backend) -> list[Entry]:
     return [entry for entry in await everything(store) if entry.session is None]
 
 
-async def set_back(store: Backend, old: list[Entry], *, is_marked: bool = False) -> None:
+async def roll_back(store: Backend, old: list[Entry], *, is_marked: bool = False) -> None:
     """Put the store back to the state of the backup, without its sessions. A restored dump also leaves a mark."""
     had = {entry.key for entry in old}
     deletions = [Delete(entry.key) for entry in await everything(store) if entry.key not in had]
-    mark = [Put(SET_BACK_KEY, b"restored")] if is_marked else []
+    mark = [Put(ROLLED_BACK_KEY, b"restored")] if is_marked else []
     for part in store.capabilities.parts([*deletions, *(Put(entry.key, entry.value) for entry in old), *mark]):
         await store.txn((), part)
 
@@ -216,7 +216,7 @@ async def test_epochs_and_ids_go_on_above_all_that_the_brokers_have_seen(url: st
             given.append(await producer_id(cluster, controller))
         before = dict(cluster.brokers[1].server.metadata.image.brokers)
         await kill_all(cluster)
-        await set_back(store, old)
+        await roll_back(store, old)
         await start(cluster, 1, 2, 3)
         assert await next_controller(cluster, epoch) > epoch
         after = cluster.brokers[1].server.metadata.image.brokers
@@ -239,7 +239,7 @@ async def test_a_controller_that_missed_the_latest_terms_takes_an_epoch_above_th
             epoch = await next_controller(cluster, epoch)
             await start(cluster, controller)
         await kill_all(cluster)
-        await set_back(store, old)
+        await roll_back(store, old)
         await start(cluster, stale)
         assert cluster.brokers[stale].server.metadata.image.controller_epoch <= epoch
         await start(cluster, *others)
@@ -276,12 +276,12 @@ async def restore_every_backup_of_a_day(store: Backend, url: str, folder: Path, 
         await fault(cluster, topic, rng)
         for old in backups:  # each one is older than all that the brokers know
             await kill_all(cluster)
-            await set_back(store, old, is_marked=is_marked)
+            await roll_back(store, old, is_marked=is_marked)
             await restart_one_before_the_others(cluster, rng)
             await topic.is_whole()
             await topic.produce()
             assert await topic.missing() == []
-            assert await store.get(SET_BACK_KEY) is None
+            assert await store.get(ROLLED_BACK_KEY) is None
             parts = [broker.server.parts for broker in cluster.brokers.values()]
             assert sum(each.recovery.metrics.set_backs for each in parts) >= 1
 
@@ -316,7 +316,7 @@ async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backen
         await later.create()
         await later.produce()
         epoch = cluster.brokers[1].server.metadata.image.controller_epoch
-        await set_back(store, old)
+        await roll_back(store, old)
         assert await next_controller(cluster, epoch) > epoch
         await topic.is_whole()
         await topic.produce()
@@ -360,7 +360,7 @@ async def test_the_embedded_store_is_set_back_while_one_broker_is_dead(
         await topic.produce()
         assert await topic.missing() == []
     events = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert any("the coordination store was set back to an older state" in event for event in events)
+    assert any("the coordination store was rolled back to an older state" in event for event in events)
     assert LOSS not in events
 
 
@@ -379,7 +379,7 @@ async def test_a_move_is_undone_under_running_brokers_and_the_loss_is_logged(
         old = await backup(store)
         await topic.move(4, 5, 6)
         epoch = cluster.brokers[1].server.metadata.image.controller_epoch
-        await set_back(store, old, is_marked=is_marked)
+        await roll_back(store, old, is_marked=is_marked)
         assert await next_controller(cluster, epoch) > epoch
         await topic.is_whole()
         await whole.is_whole()
@@ -406,7 +406,7 @@ async def test_a_replica_that_left_the_isr_after_the_backup_is_not_elected(
         await cluster.stop(stale)  # cleanly, so the restored store has no reason to doubt it
         await topic.produce()
         await kill_all(cluster)
-        await set_back(store, old)
+        await roll_back(store, old)
         await start(cluster, stale)
         await start(cluster, *(broker_id for broker_id in cluster.brokers if broker_id != stale))
         await topic.is_whole()
@@ -434,7 +434,7 @@ async def test_the_embedded_store_loses_its_latest_writes(
         assert await topic.missing() == []
     events = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert sum("the coordination store has lost its latest changes" in event for event in events) == 1
-    assert any("the coordination store was set back to an older state" in event for event in events)
+    assert any("the coordination store was rolled back to an older state" in event for event in events)
 
 
 def copy_database(database: Path, copy: Path, *, with_wal: bool) -> None:

@@ -38,7 +38,7 @@ from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SessionState
 from parley.consensus.store_move.store_lookup import open_existing
-from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import ROLLED_BACK_KEY
 from tests.support.descriptors import descriptors_left, open_descriptors
 from tests.support.own_process import in_own_process
 
@@ -161,11 +161,11 @@ async def test_a_store_that_has_lost_its_latest_writes_says_so_and_uses_no_revis
     async with LocalBackend(directory) as store, LocalBackend(directory) as other:
         assert store.identity == other.identity == identity
         assert [vars(record)["lost"] for record in caplog.records if "lost its latest changes" in record.message] == [3]
-        assert [each.key for each in (await store.list("", limit=9)).entries] == [SET_BACK_KEY, "old"]
+        assert [each.key for each in (await store.list("", limit=9)).entries] == [ROLLED_BACK_KEY, "old"]
         assert await store.put("new", b"") not in lost
     caplog.clear()
     async with LocalBackend(directory) as store:
-        assert await store.delete(SET_BACK_KEY)
+        assert await store.delete(ROLLED_BACK_KEY)
     assert not caplog.records, "it says so once"
 
 
@@ -179,14 +179,14 @@ async def test_a_store_that_is_set_back_in_place_is_refused_until_it_is_opened_a
             session, watch = await store.open_session(60_000), store.watch("")
             await anext(watch)
             copy.backup(live)
-        with pytest.raises(OlderStore, match="set back"):
+        with pytest.raises(OlderStore, match="rolled back"):
             await store.get("lost")
         assert session.state is SessionState.LOST
         with pytest.raises(OlderStore):
             await anext(watch)
     async with LocalBackend(directory) as store:
         assert store.identity == identity
-        assert [each.key for each in (await store.list("", limit=9)).entries] == [SET_BACK_KEY]
+        assert [each.key for each in (await store.list("", limit=9)).entries] == [ROLLED_BACK_KEY]
 
 
 async def test_damage_behind_the_first_row_is_named(directory: Path) -> None:
@@ -221,7 +221,7 @@ async def test_an_unusable_note_of_the_latest_change_means_nothing(directory: Pa
         identity = store.identity
     (directory / latest_change.FILE).write_text(text.format(identity))
     async with LocalBackend(directory) as store:
-        assert await store.get(SET_BACK_KEY) is None
+        assert await store.get(ROLLED_BACK_KEY) is None
         await store.put("b", b"")
         assert (directory / latest_change.FILE).read_text().split()[0] == store.identity
 

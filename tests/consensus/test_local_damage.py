@@ -18,7 +18,7 @@ from parley.consensus.errors import DamagedStore
 from parley.consensus.local.database import Database
 from parley.consensus.local.latest_change import FILE as LATEST_FILE
 from parley.consensus.local.latest_change import LatestChange
-from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import ROLLED_BACK_KEY
 from tests.support.flipped_bits import each_bit_flipped
 
 KEYS = 300
@@ -179,7 +179,7 @@ def test_a_flipped_bit_in_the_wal_is_found_or_lost_writes_are_noticed(
         except DamagedStore:
             outcomes["found"] += 1
             continue
-        mark = found.pop(SET_BACK_KEY, None)
+        mark = found.pop(ROLLED_BACK_KEY, None)
         assert found in history.states
         assert (mark is not None) == (found != history.states[-1]) == ("lost its latest changes" in caplog.text)
         outcomes["whole" if mark is None else "lost writes"] += 1

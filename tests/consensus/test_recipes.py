@@ -453,7 +453,7 @@ async def test_an_id_taken_is_refused_unless_replaced(connect: Connect) -> None:
 
 
 async def test_incarnations_rise_from_min_incarnation(backend: Backend) -> None:
-    """A store that was restored to an older state lacks the latest incarnations."""
+    """A store that was rolled back to an older state lacks the latest incarnations."""
     groups = Groups(backend, await backend.open_session(10_000))
     assert (await groups.join("g", "m", b"", min_incarnation=7)).incarnation == 7
     assert (await groups.join("g", "m", b"", min_incarnation=3)).incarnation == 8

@@ -29,7 +29,7 @@ EQUIVALENT = [
     (r"rebalance_timeout_ms .*default=0", "Number", "a rebalance without members ends at once"),
     (r" -> .*\bmin_epoch: int = +(1|-1)\b", "Number", "the first epoch is 1 anyway"),
     (r" -> .*\bmin_incarnation: int = +0\b", "Number", "the first incarnation is 1 anyway"),
-    (r"if log_start_offset > log\.log_start_offset:", "_Gt_NotEq", "the start of a log never goes back"),
+    (r"if log_start_offset > log\.log_start_offset:", "_Gt_NotEq", "the start of a log never decreases"),
     (r"if log_start_offset > log\.log_start_offset:", "_Gt_GtE", "a start that is the same changes nothing"),
     (r" -> .*len\(self\.state\.replicas\) > +0", "Number", "the only replica's high watermark moves with each append"),
     (r"change\.key == key for", "_Eq_LtE", "no other key begins with a leader's key"),

@@ -118,7 +118,7 @@ def test_the_store_is_set_back_under_running_brokers_while_one_is_dead(
             cluster.brokers[3].kill()
             trial.wait_for_acknowledged(60)
             backup.restore()
-            noticed = "the coordination store was set back to an older state"
+            noticed = "the coordination store was rolled back to an older state"
             while not any(noticed in broker.log() for broker in cluster.brokers.values()):
                 trial.wait_for_acknowledged(1)
             trial.wait_for_acknowledged(60)
@@ -149,4 +149,4 @@ def test_nothing_is_lost_when_the_store_is_restored(
             cluster.wait_until_in_sync()
             trial.wait_for_acknowledged(60)
         logged = "".join(broker.log(0) for broker in cluster.brokers.values())
-        assert "the coordination store was set back to an older state" in logged
+        assert "the coordination store was rolled back to an older state" in logged

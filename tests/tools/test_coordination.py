@@ -16,7 +16,7 @@ from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import create_backend
-from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import ROLLED_BACK_KEY
 from parley.tools.coordination.store_fitness import Found, check
 from tests.tools.conftest import Parley
 
@@ -123,7 +123,7 @@ def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, par
 
 async def _mark(url: str) -> bytes | None:
     async with create_backend(url) as backend:
-        mark = await backend.get(SET_BACK_KEY)
+        mark = await backend.get(ROLLED_BACK_KEY)
     return None if mark is None else mark.value
 
 

@@ -74,7 +74,7 @@ STORE_CHECK_S = 0.25
 
 
 class Outranked(Exception):
-    """A broker has seen a controller epoch that is not below this controller's epoch: the store was set back.
+    """A broker has seen a controller epoch that is not below this controller's epoch: the store was rolled back.
 
     Raised by duties of the controller. It ends the term, and the next campaign is for a term with an epoch above
     ``epoch``.
@@ -86,7 +86,7 @@ class Outranked(Exception):
 
 
 class StoreChanged(Exception):
-    """The store no longer contains what this controller has written to it: the store was set back.
+    """The store no longer contains what this controller has written to it: the store was rolled back.
 
     Raised by the controller, and by its duties. It ends the term. The next term begins with the metadata that the store
     contains now.
@@ -126,7 +126,7 @@ class Controller:
         self._terms_revision: Revision | None = None  # of the list of terms that this controller has written
         self.missing: MetadataImage | None = None
         """The metadata that this broker had applied before its present term, if the store does not contain it: the
-        store was set back."""
+        store was rolled back."""
         self._min_epoch = 0
         self._leadership: Leadership | None = None  # for the term that is loading, active or resigning
         self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
@@ -236,12 +236,13 @@ class Controller:
         except Outranked as outranked:
             self._min_epoch = outranked.epoch + 1
             _log.error(
-                "the coordination store was restored to an older state: the controller is taking a higher epoch",
+                "the coordination store was rolled back to an older state: the controller is taking a higher epoch",
                 extra={"broker": self._broker_id, "epoch": self._min_epoch, "reason": str(outranked)},
             )
         except StoreChanged as changed:
             _log.error(
-                "the coordination store was set back under the controller: the next term begins with what it contains",
+                "the coordination store was rolled back under the controller: the next term begins with what it "
+                "contains",
                 extra={"broker": self._broker_id, "reason": str(changed)},
             )
         except UnreadableMetadata as error:

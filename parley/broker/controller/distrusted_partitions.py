@@ -1,14 +1,14 @@
-"""The controller's decisions when the coordination store was set back to an older state.
+"""The controller's decisions when the coordination store was rolled back to an older state.
 
 The store may name replicas that have since left the ISR, and log directories that are no longer used. Its leader epochs
 may be lower than those in the logs. So each partition loses its leader, ISR and ELR. A recovery then elects a leader
 from the reports of all replicas (``elections/unclean_leader_choice.py``), under an epoch above all reported epochs.
 
-If the controller itself ran while the store was set back, it still has the metadata that the store has lost. Then a
+If the controller itself ran while the store was rolled back, it still has the metadata that the store has lost. Then a
 partition waits only for the replicas that were eligible in that metadata (``_awaited``), or for a quorum (``_quorum``).
 
 A log contains no trace of an epoch in which nothing was written. So each broker also reports the highest leader epoch
-that it has seen for any partition. See docs/coordination.md, "A store that was set back".
+that it has seen for any partition. See docs/coordination.md, "A store that was rolled back".
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def raise_epochs(image: MetadataImage, broker_id: int, leader_epoch: int) -> lis
     """For each partition of a broker that waits for a recovery, raise the leader epoch above ``leader_epoch``.
 
     ``leader_epoch`` is the highest epoch that the broker has seen. This is for a broker that joins after the controller
-    has noticed that the store was set back. The last known ELR stays the same, because most recoveries have another
+    has noticed that the store was rolled back. The last known ELR stays the same, because most recoveries have another
     cause.
     """
     return [
@@ -149,7 +149,7 @@ def _quorum(state: PartitionState, known: _Known) -> Quorum:
     """Return the quorum that suffices even if an awaited replica is dead. It leaves out fewer than
     ``min.insync.replicas`` replicas, and they cannot have acknowledged a record by themselves."""
     size = len(state.replicas) - known.min_insync_replicas + 1
-    # After an earlier set-back, the ISR and the ELR are empty.
+    # After an earlier rollback, the ISR and the ELR are empty.
     eligible = (*known.state.isr, *known.state.elr) or known.state.last_known_elr
     return Quorum(frozenset(state.replicas), frozenset(eligible), max(1, size))
 

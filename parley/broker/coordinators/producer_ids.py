@@ -3,8 +3,8 @@
 A broker takes a block of ids from the coordination store and allocates them one by one. It takes the first block when
 it joins the cluster, so that it can serve new producers even if the store does not respond later. When the broker
 stops, the rest of the block is lost, but there are 2^62 ids. Before the broker allocates the first id of a block, it
-writes the end of the block to its own disk. Otherwise, a store that was restored to an older state would hand out the
-block a second time.
+writes the end of the block to its own disk. Otherwise, a store that was rolled back would hand out the block a second
+time.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 * A broker is fenced if it has not requested metadata for ``silence_s``: it does not learn of changes, so it must not
   lead. This applies only while the controller hears from at least half of all brokers. Otherwise the controller may be
   the broker that is cut off. See docs/architecture.md, "Fencing silent brokers, and deposing a silent controller".
-* No broker is fenced before the members have been compared with the store, which may have been set back.
+* No broker is fenced before the members have been compared with the store, which may have been rolled back.
 * Fencing is safe and can be undone: a broker that is alive joins again under a higher epoch. If a broker joins again
   although connections to it were refused, something in between, such as a firewall, refuses them. From then on, the
   controller fences this broker only for silence.
@@ -86,7 +86,7 @@ class BrokerFencing:
         opened.
 
         Raises CoordinationError if the watch of the group ends, KafkaError (NOT_CONTROLLER) at the end of the term, and
-        StoreChanged or Outranked if the store was set back.
+        StoreChanged or Outranked if the store was rolled back.
         """
         tasks = TaskSet()
         self._present = None
@@ -226,7 +226,7 @@ class BrokerFencing:
                 self._since = dict.fromkeys(self._since, now)
             before = now
             if self._present is None:
-                continue  # the members have not been compared with the store yet, which may have been set back
+                continue  # the members have not been compared with the store yet, which may have been rolled back
             await self._fence_the_absent()
             for broker_id, epoch in self._silent(now):
                 await self._fence(broker_id, epoch, f"it has not requested metadata for {self._silence_s:g} s")

@@ -265,7 +265,7 @@ class BrokerLifecycle:
                 await self.store_move.continue_in_new_store(self._named_epoch, self._metadata.image.controller_epoch)
             except OlderStore as older:
                 _log.error(
-                    "the coordination store was set back under this broker: opening it again",
+                    "the coordination store was rolled back under this broker: opening it again",
                     extra={"reason": str(older)},
                 )
                 await self.store_move.open_again(self.outage.record_failure)
@@ -375,7 +375,7 @@ class BrokerLifecycle:
             )
 
     async def _raise_counters(self) -> None:
-        """Raise the store's counters above the ids in use, in case the store was restored to an older state."""
+        """Raise the store's counters above the ids in use, in case the store was rolled back to an older state."""
         for counter, end in self._ids_in_use().items():
             was = await self.store.reserve_below(counter, end)
             if was is not None:

@@ -1,4 +1,4 @@
-"""Detects, while this broker is the controller, that the coordination store was set back to an older state.
+"""Detects, while this broker is the controller, that the coordination store was rolled back to an older state.
 
 There are two signs. The first is the mark that a restore leaves in the store, or that the embedded store leaves after
 it has lost writes. The second is metadata that this or another broker has seen and that the store does not contain
@@ -28,18 +28,18 @@ from parley.broker.runtime.tasks import race
 from parley.consensus.backend import At, Backend, Check, Delete, Entry
 from parley.consensus.errors import PreconditionFailed
 from parley.consensus.recipes.listeners import View
-from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import ROLLED_BACK_KEY
 from parley.protocol.sentinels import NO_EPOCH
 
 _log = logging.getLogger(__name__)
 
 PRODUCER_IDS_SKIPPED = 1_000_000
-"""The number of producer ids that are skipped after the store was set back. A broker that is offline may have allocated
-them."""
+"""The number of producer ids that are skipped after the store was rolled back. A broker that is offline may have
+allocated them."""
 
 
 class StoreSetBack:
-    """Makes the controller distrust a store that was set back."""
+    """Makes the controller distrust a store that was rolled back."""
 
     def __init__(self, controller: Controller, rules: RulesOf, recovery: UncleanRecovery) -> None:
         self._controller = controller
@@ -55,17 +55,17 @@ class StoreSetBack:
         ``members()`` reads the members from the store. Raises CoordinationError, and the errors of
         ``Controller.submit``.
         """
-        mark, missing = await store.get(SET_BACK_KEY), self._controller.missing
+        mark, missing = await store.get(ROLLED_BACK_KEY), self._controller.missing
         if mark is not None:
             await self._distrust(await members(), mark.value.decode("utf-8", "replace"))
-            with suppress(PreconditionFailed):  # set back again, or another controller has dealt with it
-                await store.txn([Check(SET_BACK_KEY, At(mark.revision))], [Delete(SET_BACK_KEY)])
+            with suppress(PreconditionFailed):  # rolled back again, or another controller has dealt with it
+                await store.txn([Check(ROLLED_BACK_KEY, At(mark.revision))], [Delete(ROLLED_BACK_KEY)])
         elif missing is not None:
             seen = f"version {missing.version} of controller epoch {missing.controller_epoch}"
             await self._distrust(await members(), f"this broker has seen {seen}")
 
     async def until_set_back(self, store: Backend) -> None:
-        """Wait until the store is set back during the term. Call this after ``check_store``.
+        """Wait until the store is rolled back during the term. Call this after ``check_store``.
 
         Raises StoreChanged when that happens, or the CoordinationError that ended a watch.
         """
@@ -73,10 +73,10 @@ class StoreSetBack:
 
     async def _until_marked(self, store: Backend) -> None:
         view = View()
-        async with store.watch(SET_BACK_KEY) as watch:
+        async with store.watch(ROLLED_BACK_KEY) as watch:
             async for event in watch:
                 view.apply(event)
-                if (mark := view.entries.get(SET_BACK_KEY)) is not None:
+                if (mark := view.entries.get(ROLLED_BACK_KEY)) is not None:
                     raise StoreChanged(mark.value.decode("utf-8", "replace"))
 
     async def _until_terms_disappear(self) -> None:
@@ -127,7 +127,7 @@ class StoreSetBack:
         self._recovery.accept_quorums(distrusted.quorums)
         self._recovery.metrics.set_backs += 1
         _log.error(
-            "the coordination store was set back to an older state: each partition gets a leader when the replicas "
+            "the coordination store was rolled back to an older state: each partition gets a leader when the replicas "
             "that may have its last records have reported their logs",
             extra={"partitions": distrusted.partitions, "reason": reason},
         )

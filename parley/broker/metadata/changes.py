@@ -175,8 +175,8 @@ class Delta:
     version: int
     changes: tuple[Change, ...]
     continues_history: bool = True
-    """False if the earlier image may belong to a history that the coordination store has lost, because it was set back.
-    In that case the cluster may not have decided on these changes, and no log may be deleted because of them."""
+    """False if the earlier image may belong to a history that the coordination store has lost, because it was rolled
+    back. In that case the cluster may not have decided on these changes, and no log may be deleted because of them."""
 
     @property
     def partitions(self) -> int:

@@ -83,7 +83,7 @@ class MetadataImage:
     """Secrets that all brokers share, by name."""
     deleted_topics: tuple[UUID, ...] = ()
     """The ids of the most recently deleted topics, oldest first. A broker that missed the deletion deletes their logs.
-    It keeps the log of any other unknown topic, because the store may have been restored to an older state."""
+    It keeps the log of any other unknown topic, because the store may have been rolled back to an older state."""
 
     @property
     def term(self) -> Term:

@@ -1,9 +1,9 @@
-"""The terms of the controllers, from which the controller detects that the coordination store was set back.
+"""The terms of the controllers, from which the controller detects that the coordination store was rolled back.
 
 The store lists the latest terms: the epoch and the id of each controller, and the last metadata version of its term.
 Every write by a controller also updates the controller's entry in the list. Every broker records on disk the newest
 metadata that it has applied, as a ``Term``. The store contained that metadata before any broker saw it. So if the list
-contradicts what a broker has seen, the store has lost writes: it was restored to an older state.
+contradicts what a broker has seen, the store has lost writes: it was rolled back to an older state.
 """
 
 from __future__ import annotations

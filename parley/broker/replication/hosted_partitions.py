@@ -261,7 +261,7 @@ class HostedPartitions:
         """Stop hosting partitions. Their logs are deleted: they are renamed soon, and their files are removed later.
 
         With ``is_stray`` the logs are kept under other names, because the cluster may not have decided to remove them:
-        the coordination store may have been set back to an older state.
+        the coordination store may have been rolled back to an older state.
         """
         for partition in partitions:
             partition.close()
@@ -421,7 +421,7 @@ class HostedPartitions:
         """Return a partition's log, or None if the partition is no longer hosted.
 
         The log of another topic with the same name is set aside. It is deleted only if the cluster remembers that it
-        deleted that topic: an altered file, or a store that was set back, must not cost the log.
+        deleted that topic: an altered file, or a store that was rolled back, must not cost the log.
         """
         topic, index = partition.topic, partition.index
         while self.hosts(partition):

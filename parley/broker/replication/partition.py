@@ -163,7 +163,7 @@ class Partition:
         """Apply the controller's decision: leader, ISR, replicas, epochs. An outdated state is ignored.
 
         A higher leader epoch is newer, regardless of the partition epoch: the partition epoch starts again from a lower
-        value if the coordination store was restored to an older state.
+        value if the coordination store was rolled back to an older state.
         """
         known = self.state
         if (state.leader_epoch, state.partition_epoch) < (known.leader_epoch, known.partition_epoch):
@@ -237,7 +237,7 @@ class Partition:
 
     @property
     def is_outdated(self) -> bool:
-        """True if the log contains a higher leader epoch than the current one: the coordination store was set back.
+        """True if the log contains a higher leader epoch than the current one: the coordination store was rolled back.
 
         The replica neither leads nor follows until the controller has raised the epoch. Otherwise it would truncate its
         log, or lose track of the epochs of its records.

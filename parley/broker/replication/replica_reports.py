@@ -80,7 +80,7 @@ class ReplicaReports:
         state = image.partition(log.topic, log.partition)
         if state is None or log.topic_id not in (None, image.topics[log.topic].topic_id):
             return False
-        # If the store was set back, the replica may have been in the ISR when its new log was created.
+        # If the store was rolled back, the replica may have been in the ISR when its new log was created.
         is_later = state.partition_epoch > self._logs.unsettled.unproven.get(log, NO_EPOCH)
         return is_later and state.leader != NO_LEADER and self._broker_id in state.isr
 

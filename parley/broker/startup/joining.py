@@ -39,7 +39,7 @@ async def report_changed_directories(parts: Parts) -> None:
         return
     known, joining = registration_from_bytes(entry.value), parts.lifecycle.registration
     if known.epoch < joining.kept_epoch:
-        return  # the store was set back: it may list directories that this broker used earlier
+        return  # the store was rolled back: it may list directories that this broker used earlier
     if is_older_copy(known, joining):
         _log.warning(
             "the log directories of this broker were replaced by an older copy: fetching the replicas again from other "

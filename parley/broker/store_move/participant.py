@@ -177,7 +177,7 @@ class StoreMoveParticipant:
         _log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
 
     async def open_again(self, failed: Callable[[str], None]) -> None:
-        """Open the current store again, after it was set back. Retries until the store responds, and calls
+        """Open the current store again, after it was rolled back. Retries until the store responds, and calls
         ``failed(reason)`` after each failed attempt.
 
         Raises the errors of ``Backend.open``, for example WrongStore if there is another store now. Raises Moved if the

@@ -139,8 +139,8 @@ class Feed:
                 return
             pause_s = RETRY_S
             if since and response.index == since:
-                # The wait timed out; or the servers were restored to an older state, which would not reach this index
-                # for a long time.
+                # The wait timed out; or the servers were rolled back, and will not reach this index for a long
+                # time.
                 since = 0
                 continue
             if response.index < self._index:  # the servers were restored, or Consul has forgotten deletions

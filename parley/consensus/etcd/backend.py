@@ -302,7 +302,7 @@ class EtcdBackend(Backend):
         if fresh and response.header.revision < reached:
             self._become_wrong(
                 OlderStore(
-                    f"the store {self.identity} was set back to an older state: it was at revision {reached} and is "
+                    f"the store {self.identity} was rolled back to an older state: it was at revision {reached} and is "
                     f"now at {response.header.revision}"
                 )
             )

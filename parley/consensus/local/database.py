@@ -64,7 +64,7 @@ from parley.consensus.local.sql import (
 from parley.consensus.local.stopped_lock_holder import resume_stopped_lock_holder
 from parley.consensus.local.upgrade import upgrade
 from parley.consensus.store_identity import require_identity, wrong_store
-from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import ROLLED_BACK_KEY
 from parley.light_dataclasses import dataclass
 
 _log = logging.getLogger(__name__)
@@ -368,9 +368,9 @@ class Database:
             "older copy",
             extra={"path": str(self._path), "lost": had - has, "sequence": has},
         )
-        mark, key_checksum = b"%d changes were lost" % (had - has), text_checksum(SET_BACK_KEY)
+        mark, key_checksum = b"%d changes were lost" % (had - has), text_checksum(ROLLED_BACK_KEY)
         checksum = entry_checksum(key_checksum, mark, None)
-        self._write(MARK_LOST_WRITES, (SET_BACK_KEY, mark, had, key_checksum, checksum))
+        self._write(MARK_LOST_WRITES, (ROLLED_BACK_KEY, mark, had, key_checksum, checksum))
         self.sequence = self._read("SELECT sequence FROM state")[0][0]
         self.sync()
 
@@ -389,7 +389,7 @@ class Database:
                 return cursor.fetchall(), cursor.rowcount  # SQLite may find damage at any row, not only at the first
             except sqlite3.OperationalError as error:
                 if self._connection.execute("PRAGMA user_version").fetchone()[0] == FIRST_FORMAT:
-                    raise OlderStore(f"{self._path} was set back to a copy that an older version has made") from error
+                    raise OlderStore(f"{self._path} was rolled back to a copy made by an older version") from error
                 raise
 
         return self._unlocked(run, writing=writing)
@@ -439,8 +439,8 @@ class Database:
         self._require(state[2] == self._identity_checksum, state)
         if state[0] < self.sequence:
             raise OlderStore(
-                f"the store {self.identity} was set back to an older state: it had {self.sequence} changes and now has "
-                f"{state[0]}"
+                f"the store {self.identity} was rolled back to an older state: it had {self.sequence} changes and now "
+                f"has {state[0]}"
             )
         self.sequence = state[0]
 

@@ -28,9 +28,9 @@ RECORD_FOLDER = "charge/"
 RECORD_KEY = f"{RECORD_FOLDER}state"
 DRIVER_KEY = f"{RECORD_FOLDER}driver"
 READY_FOLDER = f"{RECORD_FOLDER}ready/"
-SET_BACK_KEY = f"{RECORD_FOLDER}set-back"
-"""A key that exists while a set-back of the store has not been dealt with: a restore, or the loss of its latest writes,
-has set the store back to an older state. The value describes what happened."""
+ROLLED_BACK_KEY = f"{RECORD_FOLDER}set-back"
+"""A key that exists until the controller has dealt with a rollback of the store: a restore, or the loss of its latest
+writes. The value describes what happened."""
 MOVED_HERE = "moved here"
 """The note of a completed move, in the record of the new store. In records older than ``StoreRecord.came_by``, this
 note shows that the move was completed."""

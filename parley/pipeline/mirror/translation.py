@@ -51,7 +51,7 @@ class Translation:
         return run.last, run.last - run.distance
 
     def add(self, upstream: int, downstream: int) -> None:
-        """Add a sync. An offset that goes back means that a topic was created again, and drops the earlier runs."""
+        """Add a sync. A decreasing offset means that a topic was created again, and drops the earlier runs."""
         latest = self.latest
         if latest is not None and (upstream < latest[0] or downstream < latest[1]):
             self._runs.clear()

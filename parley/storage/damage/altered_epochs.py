@@ -24,7 +24,7 @@ from parley.storage.damage.damaged_ranges import DamagedBytes
 
 ELECTIONS_UNNOTED: Final = 1 << 20
 """How far an epoch may exceed the highest epoch that the broker knows. A killed broker has not recorded the latest
-elections, and if a store was restored to an earlier state, one of them may have raised the epoch of its partition far
+elections, and if a store was rolled back to an older state, one of them may have raised the epoch of its partition far
 above that of any other partition. No partition has a million elections."""
 HELD_MAX: Final = 8
 """The maximum number of batches and damaged ranges held in memory until their neighbors are known. Only logs with many

@@ -26,7 +26,7 @@ from parley.consensus.store_move.store_copy import Content, carry_out, content, 
 from parley.consensus.store_move.store_record import (
     IN_CHARGE_STATES,
     RECORD_FOLDER,
-    SET_BACK_KEY,
+    ROLLED_BACK_KEY,
     StoreRecord,
     StoreState,
     read_record,
@@ -105,7 +105,7 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
     """Replace the content of a store with a dump, and put the store in charge. Returns the number of keys.
 
     Brokers whose data belongs to the dumped store accept this store as its successor. A mark in the store
-    (``SET_BACK_KEY``) tells the next controller not to rely on the restored epochs and ISRs.
+    (``ROLLED_BACK_KEY``) tells the next controller not to rely on the restored epochs and ISRs.
 
     Raises NotRestored if the dump is invalid or masked, if the store is in use, or if it is not empty and ``overwrite``
     is False. Raises the store's errors. After an error of the store, the store is not in charge, and the call may be
@@ -133,7 +133,7 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
     claim = Claim(backend, move, ttl_ms=_HELD_MS, rng=secrets.SystemRandom(), settle_s=_SETTLE_S)
     await claim.make(decide)
     has = {each.key: each.value for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)}
-    mark = Put(SET_BACK_KEY, b"restored from a dump")
+    mark = Put(ROLLED_BACK_KEY, b"restored from a dump")
     await carry_out(backend, [mark, *difference(has, wanted)], claim.check)
     await claim.take("restored from a dump")
     return len(wanted)

@@ -255,7 +255,7 @@ def strays(cluster: Cluster) -> Iterator[Seen]:
     if found:
         yield Seen(
             f"{plural(sum(found.values()), 'stray log')} without a topic on broker {some(found)}: "
-            "the store was set back, or the replicas were moved away while a broker was down",
+            "the store was rolled back, or the replicas were moved away while a broker was down",
             [f"broker {id_}: {plural(count, 'folder')} whose name ends in -stray" for id_, count in found.items()],
         )
 

@@ -68,7 +68,7 @@ def other_store(machine: Machine) -> Iterator[Seen]:
             )
 
 
-def set_back(machine: Machine) -> Iterator[Seen]:
+def rolled_back(machine: Machine) -> Iterator[Seen]:
     """Check that the store contains all metadata that the broker has seen."""
     store = machine.store
     if store is None or store.error or not machine.folders:
@@ -77,7 +77,7 @@ def set_back(machine: Machine) -> Iterator[Seen]:
     if contradicts(store.terms, seen):
         last = store.terms[-1]
         yield Seen(
-            f"the coordination store {store.url} was set back to an older state: it lacks changes that this broker "
+            f"the coordination store {store.url} was rolled back to an older state: it lacks changes that this broker "
             "has seen",
             [
                 f"the broker has seen version {seen.version} of controller epoch {seen.epoch}",

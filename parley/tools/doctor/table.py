@@ -357,12 +357,12 @@ _STORES: Final = (
         _STORE, on_machine=stores.empty,
     ),
     Check(
-        "store-set-back", _E, "Was the coordination store set back to an older state?",
+        "store-set-back", _E, "Was the coordination store rolled back to an older state?",
         (
             "if that was not intended, restore the newer state before you start a broker",
-            "otherwise start all brokers with their disks: docs/coordination.md#a-store-that-was-set-back",
+            "otherwise start all brokers with their disks: docs/coordination.md#a-store-that-was-rolled-back",
         ),
-        (Part.MACHINE, Part.STORE), on_machine=stores.set_back,
+        (Part.MACHINE, Part.STORE), on_machine=stores.rolled_back,
     ),
     Check(
         "wrong-store", _E, "Do the log directories belong to another coordination store?",

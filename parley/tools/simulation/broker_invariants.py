@@ -1,12 +1,12 @@
 """The invariants checked inside the brokers throughout a run. The other invariants are in ``client_invariants.py``.
 
 * **SingleLeaderPerEpoch**: each leader epoch of a partition, and each controller epoch, belongs to one process.
-* **MonotonicEpoch**: no epoch goes back, in the store or in a broker's image; no partition epoch has two states; and no
+* **MonotonicEpoch**: no epoch decreases, in the store or in a broker's image; no partition epoch has two states; and no
   leader's epoch is below those in its log.
 * **ReplicasAgree**: below their high watermarks all replicas hold the same batches at the same offsets.
 * **ISRSound**: every live ISR member has all records below the leader's high watermark, and all acknowledged records.
 * **NoCommittedLoss**: the leader's log reaches the end of the acknowledged records.
-* **HighWatermarkNeverBack**: the high watermark never goes back while the same process leads in the same epoch.
+* **HighWatermarkNeverBack**: the high watermark never decreases while the same process leads in the same epoch.
 * **Recovers**: soon after the last fault, all replicas are in sync and every record sent is acknowledged; soon after a
   fault that destroyed data, every replica has all committed records, unaltered.
 * **OwnDisk**: no broker serves with the log directories of another broker.
@@ -142,7 +142,7 @@ class Invariants:
         return f"{stored}; serving: {serving}; damage: {self.damage()}"
 
     def store_restored(self) -> None:
-        """Forget the epochs seen so far, because the store was restored to an older state. Call this while no broker
+        """Forget the epochs seen so far, because the store was rolled back to an older state. Call this while no broker
         runs.
 
         Epochs that are in no log may then be used again. ``ReplicasAgree`` detects an epoch that is reused for

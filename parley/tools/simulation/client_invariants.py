@@ -3,7 +3,7 @@
 * **NoCommittedLoss**: a record that was acknowledged, or read once, stays at its offset forever, for every reader.
 * **NoAlteredRecord**: no reader receives a batch with a wrong checksum.
 * **NoDuplicateFromIdempotent**: no record of an idempotent producer is at two offsets.
-* **HighWatermarkNeverBack**: the end offset that a reader sees never goes back, and the reader's position stays in
+* **HighWatermarkNeverBack**: the end offset that a reader sees never decreases, and the reader's position stays in
   range.
 """
 

@@ -2,8 +2,8 @@
 
 * **OneOwner**: no two members own the same partition in the same epoch. A commit for a partition fails if, when it was
   sent, another member had been assigned the partition in a later epoch.
-* **GroupEpochsRise**: a member's epoch never goes back while it is a member. A joining member never enters an epoch
-  older than the newest epoch of any member. A coordinator's group epoch and target assignment epoch never go back.
+* **GroupEpochsRise**: a member's epoch never decreases while it is a member. A joining member never enters an epoch
+  older than the newest epoch of any member. A coordinator's group epoch and target assignment epoch never decrease.
 * **GroupProgress**: as in ``group_ledger.py``: at the end every partition belongs to a member, and every record is
   consumed.
 

@@ -105,7 +105,7 @@ def test_only_replicas_that_may_have_acknowledged_records_are_awaited_if_the_los
         (STATE, 1, 3, {1, 2, 3}),
         (STATE, 3, 1, {1, 2, 3}),
         (replace(STATE, isr=(1,), elr=(), last_known_elr=(2,)), 2, 2, {1}),
-        (distrusted(STATE, awaited=(1, 2)), 2, 2, {1, 2}),  # the store is set back again
+        (distrusted(STATE, awaited=(1, 2)), 2, 2, {1, 2}),  # the store is rolled back again
     ],
 )
 def test_a_quorum_of_replicas_suffices_if_the_lost_metadata_is_known(

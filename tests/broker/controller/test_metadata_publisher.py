@@ -212,11 +212,11 @@ def test_subscribers_get_the_changes_that_a_whole_image_brings() -> None:
     [
         pytest.param((terms.Term(EPOCH, 1, 2),), True, id="the broker's image is the last of its term"),
         pytest.param((terms.Term(EPOCH, 1, 3), terms.Term(EPOCH + 1, 3, 5)), True, id="it is older"),
-        pytest.param((terms.Term(EPOCH, 1, 1),), False, id="the store was set back"),
+        pytest.param((terms.Term(EPOCH, 1, 1),), False, id="the store was rolled back"),
         pytest.param((terms.Term(EPOCH, 2, 2),), False, id="the store had another controller then"),
         pytest.param((terms.Term(EPOCH + 1, 3, 5),), False, id="the store does not remember that far"),
         pytest.param(
-            (), False, id="the controller is of an earlier version, or has dealt with a store that was set back"
+            (), False, id="the controller is of an earlier version, or has dealt with a store that was rolled back"
         ),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_whole_image_of_the_same_term_continues_its_history(monkeypatch: pytes
 
 
 def test_a_delta_of_another_controller_with_the_same_epoch_is_refused() -> None:
-    """After a store was set back, its first controller may have an epoch that another one has had before."""
+    """After a store was rolled back, its first controller may have an epoch that another one has had before."""
     term = Term()
     term.pull()
     term.create(1)

@@ -64,7 +64,7 @@ async def test_no_producer_id_while_the_store_is_away(backend: Backend) -> None:
 async def test_a_block_is_on_the_brokers_disk_before_its_first_id_is_allocated(
     backend: Backend, tmp_path: Path
 ) -> None:
-    """A store that is restored to an older state later would give the block out again."""
+    """A store that is rolled back to an older state later would give the block out again."""
     store = KeyValue(backend, Random(1))
     assert await ProducerIds(lambda: store, epochs(tmp_path)).take() == 0
     assert read_remembered_epochs([tmp_path]).producer_ids_end == BLOCK

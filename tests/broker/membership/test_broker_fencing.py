@@ -41,7 +41,7 @@ async def hold(endpoint: Endpoint) -> None:
 
 
 async def never(store: object) -> None:
-    """The store is not set back during the term."""
+    """The store is not rolled back during the term."""
     await asyncio.Event().wait()
 
 
@@ -137,7 +137,7 @@ async def test_a_registration_that_fails_is_tried_again(
 async def test_no_broker_is_fenced_before_the_members_have_been_compared_with_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fencing elects leaders, and a store that was set back may name the wrong replicas in the ISR."""
+    """Fencing elects leaders, and a store that was rolled back may name the wrong replicas in the ISR."""
     submitted: list[Any] = []
 
     async def submit(decide: Any, **_: Any) -> bool:

@@ -20,7 +20,7 @@ THIS, OTHER = (BrokerRegistration(5, -1, UUID(int=number), ()) for number in (1,
 async def test_a_process_gives_way_to_a_later_one_but_not_to_one_from_a_backup(
     own_epoch: int, is_refused: bool
 ) -> None:
-    """If the store was set back, it may contain an earlier process of this broker as a member."""
+    """If the store was rolled back, it may contain an earlier process of this broker as a member."""
     async with MemoryBackend(MemoryStore()) as backend:
         groups = Groups(backend, await backend.open_session(60_000))
         await groups.join(BROKERS_GROUP, "5", registration_to_bytes(OTHER), min_incarnation=7)

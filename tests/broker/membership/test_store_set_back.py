@@ -1,4 +1,4 @@
-"""What a controller writes, and in which order, if its coordination store was set back."""
+"""What a controller writes, and in which order, if its coordination store was rolled back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from parley.consensus.errors import MaybeApplied
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.store_move.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import ROLLED_BACK_KEY
 from parley.protocol.errors import KafkaError
 from parley.protocol.uuids import UUID
 
@@ -173,9 +173,9 @@ async def test_a_new_process_that_has_applied_no_metadata_yet_does_not_distrust_
 async def test_a_mark_that_appears_during_a_term_ends_it(office: Office) -> None:
     async with office.held(lambda: office.set_back.until_set_back(office.backend)):
         epoch = office.metadata.image.controller_epoch
-        mark = await office.backend.put(SET_BACK_KEY, b"restored")
+        mark = await office.backend.put(ROLLED_BACK_KEY, b"restored")
         assert await office.term_above(epoch) == epoch + 1
-        assert (await office.backend.get(SET_BACK_KEY)).revision == mark  # type: ignore[union-attr]
+        assert (await office.backend.get(ROLLED_BACK_KEY)).revision == mark  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])

@@ -59,7 +59,7 @@ async def test_the_high_watermark_is_the_lowest_end_offset_in_the_isr(bench: Ben
     assert partition.high_watermark == 5
     assert partition.followers.progress[OTHER].last_caught_up_s == 2.0
     partition.follower_fetched(OTHER, 4, 0, at(3.0))
-    assert partition.high_watermark == 5, "it never goes back"
+    assert partition.high_watermark == 5, "it never decreases"
 
 
 async def test_a_partition_says_in_messages_whether_it_leads(bench: Bench) -> None:
@@ -140,7 +140,7 @@ async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None
 
 
 async def test_a_replica_waits_while_its_log_knows_a_higher_leader_epoch(bench: Bench) -> None:
-    """The coordination store was set back. To lead under a lower epoch, the log would forget where epochs began."""
+    """The coordination store was rolled back. To lead under a lower epoch, the log would forget where epochs began."""
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 2)
     log = bench.partition("t").log

@@ -308,7 +308,7 @@ async def test_a_broker_names_an_older_copy_of_its_directories(
 async def test_an_older_store_does_not_make_a_new_disk_a_missing_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store was set back behind the exchange of a disk: it names the directory of before."""
+    """The store was rolled back to a state before the exchange of a disk: it names the previous directory."""
     for names in (("a",), ("a", "b"), ("b",)):
         server = server_in(tmp_path, *names)
         await server.start()

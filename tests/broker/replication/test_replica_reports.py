@@ -225,7 +225,7 @@ async def test_a_log_that_has_lost_committed_records_shows_it_until_it_is_in_syn
 
 
 async def test_a_new_log_in_place_of_a_lost_one_is_reported_as_missing_until_it_is_in_sync(tmp_path: Path) -> None:
-    """A store that was set back may name this broker in the ISR at first."""
+    """A store that was rolled back may name this broker in the ISR at first."""
     async with reporter(tmp_path) as broker:
         broker.bench.metadata.subscribe(broker.reports.apply)
         known = broker.bench.metadata.image.brokers[1]

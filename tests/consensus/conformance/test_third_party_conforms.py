@@ -106,7 +106,7 @@ async def test_a_store_put_back_to_an_older_state_is_refused_before_anything_is_
             await store.put("a", b"%d" % n)
         connection = await asyncpg.connect(url)
         await connection.execute("UPDATE put_back.store SET revision = revision - 2")
-        with pytest.raises(WrongStore, match="restored to an older state"):
+        with pytest.raises(WrongStore, match="rolled back to an older state"):
             await store.put("a", b"late")
         await session.lost.wait()
         assert await connection.fetchval("SELECT value FROM put_back.entries") == b"2"

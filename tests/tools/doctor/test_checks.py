@@ -258,7 +258,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     ],
     "store-set-back": [
         (replace(folder(seen=Term(3, 1, 20)), store=replace(STORE, terms=[Term(2, 1, 9), Term(3, 1, 15)])),
-         "was set back to an older state"),
+         "was rolled back to an older state"),
     ],
     "clock-off": [
         (broker(metrics=replace(metrics(), clock_ahead_s=60.0)), "broker 1 is 60 s ahead of this machine's"),

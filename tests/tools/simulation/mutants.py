@@ -156,7 +156,7 @@ def forget_removed_tombstones(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_restored_store(patch: pytest.MonkeyPatch) -> None:
-    """A store that was restored to an older state is trusted: its ISRs and leader epochs."""
+    """A store that was rolled back to an older state is trusted: its ISRs and leader epochs."""
 
     async def trust(*args: Any) -> None:
         pass

@@ -94,7 +94,7 @@ def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int =
     """Return the state after a recovery: this replica leads, and is the only member of the ISR.
 
     ``unclean`` means that the leader may lack committed records, and that followers may truncate theirs. ``above`` is
-    the highest leader epoch that a replica knows. It is above the epoch in ``known`` if the store was set back.
+    the highest leader epoch that a replica knows. It is above the epoch in ``known`` if the store was rolled back.
 
     A recovery completes no reassignment, even if its leader is the only added replica: the replicas that would leave
     may contain records that the leader lacks. The reassignment completes when another replica joins the ISR.

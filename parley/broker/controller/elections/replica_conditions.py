@@ -11,7 +11,7 @@
 * A process that registers no log directories runs a version without these checks. Its replicas count as unharmed.
 * If a partition waits for a recovery, a replica without a log is lost in any case: the broker will create an empty log,
   which must not count as complete. (A replica that has never contained a record does have a log.)
-* If the store was set back, the directories in it may be outdated. Then only the reported logs count.
+* If the store was rolled back, the directories in it may be outdated. Then only the reported logs count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def conditions(
     """Return a function that gives the condition of each of a broker's replicas, or None if all of them are unharmed.
 
     ``known`` is the previous registration, ``joined`` the new one. Without a report, a replica is suspect if it is
-    neither certainly unharmed nor certainly lost. If ``directories_count`` is False, because the store was set back,
+    neither certainly unharmed nor certainly lost. If ``directories_count`` is False, because the store was rolled back,
     its directories are ignored: a replica may have moved to another directory since then.
     """
     if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):

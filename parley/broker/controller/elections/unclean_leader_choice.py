@@ -12,8 +12,8 @@
 * If the machines of all intact replicas have lost power, records that were on no disk may be lost. If at least
   ``min.insync.replicas`` are intact, the recovery counts as ``is_after_power_cut``: no better evidence can exist.
 * In all other cases the recovery is unclean: acknowledged records may be lost.
-* After a store was set back, a ``Quorum`` of sound replicas suffices, whatever ``last_known_elr`` contains. Sound means
-  that the log is undamaged, and that the machine has not lost power, unless every append is synced. A record was
+* After a store was rolled back, a ``Quorum`` of sound replicas suffices, whatever ``last_known_elr`` contains. Sound
+  means that the log is undamaged, and that the machine has not lost power, unless every append is synced. A record was
   acknowledged by at least ``min.insync.replicas`` replicas, so one of the quorum has it, and so has the replica that
   wins.
 """

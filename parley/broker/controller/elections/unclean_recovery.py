@@ -209,7 +209,7 @@ class UncleanRecovery:
         if whole:
             _log.warning(
                 "leaders were elected from the reports of enough replicas, after an unclean stop or a store that was "
-                "set back: by these reports, none lacks committed records",
+                "rolled back: by these reports, none lacks committed records",
                 extra={"partitions": whole},
             )
 

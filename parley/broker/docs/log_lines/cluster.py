@@ -31,33 +31,33 @@ _STORE: Final = Section(
             "by an older copy",
             "The embedded store is older than the state that brokers have seen.",
             "Start all brokers, and recreate missing topics and settings. "
-            "([details](coordination.md#a-store-that-was-set-back))",
+            "([details](coordination.md#a-store-that-was-rolled-back))",
         ),
         Line(
-            "the coordination store was restored to an older state: the controller is taking a higher epoch",
+            "the coordination store was rolled back to an older state: the controller is taking a higher epoch",
             "The store was restored from a dump or a snapshot.",
-            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
+            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-rolled-back))",
         ),
         Line(
-            "the coordination store was set back to an older state: each partition gets a leader when the replicas "
+            "the coordination store was rolled back to an older state: each partition gets a leader when the replicas "
             "that may have its last records have reported their logs",
             "No acknowledged record is lost, but a partition waits for the slowest of these replicas. If one of them "
             "is missing, another line names its broker.",
-            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
+            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-rolled-back))",
         ),
         Line(
-            "the coordination store was set back under this broker: opening it again",
-            "The store was restored to an older state while this broker was running. The broker joins again by itself.",
-            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
+            "the coordination store was rolled back under this broker: opening it again",
+            "The store was restored from a backup while this broker was running. The broker joins again by itself.",
+            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-rolled-back))",
         ),
         Line(
-            "the coordination store was set back under the controller: the next term begins with what it contains",
-            "The store was restored to an older state while the brokers were running. A controller is elected again.",
-            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-set-back))",
+            "the coordination store was rolled back under the controller: the next term begins with what it contains",
+            "The store was restored from a backup while the brokers were running. A controller is elected again.",
+            "Start all brokers with their data. ([details](coordination.md#a-store-that-was-rolled-back))",
         ),
         Line(
             "a counter in the coordination store was below ids in use and has been raised",
-            "The store was restored to an older state; ids would have been assigned twice.",
+            "The store was rolled back; ids would have been assigned twice.",
             NOTHING,
         ),
         Line(
@@ -122,7 +122,7 @@ _CONTROLLER: Final = Section(
             "A value in the store is damaged, or a newer version of Parley has written it: see the `reason`. Without a "
             "controller, running brokers keep serving their clients, and brokers that start wait.",
             "Upgrade this broker if the `reason` says so. Otherwise restore the store from a backup "
-            "([details](coordination.md#a-store-that-was-set-back)).",
+            "([details](coordination.md#a-store-that-was-rolled-back)).",
         ),
         Line(
             "the controller failed and resigns",
@@ -186,7 +186,7 @@ _CONTROLLER: Final = Section(
         ),
         Line(
             "no data directory can store the epochs that this broker has seen: free some space, or repair the disk",
-            "The broker records the highest epochs on its disks, to detect a store that was set back.",
+            "The broker records the highest epochs on its disks, to detect a store that was rolled back.",
             "Free some space, or repair the disk.",
         ),
         Line(
@@ -207,10 +207,10 @@ _LEADERS: Final = Section(
     (
         Line(
             "leaders were elected from the reports of enough replicas, after an unclean stop or a store that was "
-            "set back: by these reports, none lacks committed records",
+            "rolled back: by these reports, none lacks committed records",
             "After a crash of several brokers: all replicas that were last eligible have reported, and one of them is "
-            "intact, on a machine that has not lost power. After the store was set back, a quorum of such replicas "
-            "suffices, and [one rare case](coordination.md#a-store-that-was-set-back) is not covered.",
+            "intact, on a machine that has not lost power. After the store was rolled back, a quorum of such replicas "
+            "suffices, and [one rare case](coordination.md#a-store-that-was-rolled-back) is not covered.",
             NOTHING,
         ),
         Line(

@@ -43,8 +43,8 @@ _REPLICATION: Final = Section(
         ),
         Line(
             "a log contains a higher leader epoch than the controller's: the replica waits",
-            "The coordination store was set back; the controller catches up when all brokers have registered.",
-            "Start all brokers. ([details](coordination.md#a-store-that-was-set-back))",
+            "The coordination store was rolled back; the controller catches up when all brokers have registered.",
+            "Start all brokers. ([details](coordination.md#a-store-that-was-rolled-back))",
         ),
         Line(
             "a replica starts over: ...",

@@ -142,5 +142,5 @@ class ElectionMetrics(Instruments, title="Elections"):
     )
     set_backs: int = counter(
         "parley_store_set_backs",
-        "The number of times that the coordination store was found to be restored to an older state.",
+        "The number of times that the coordination store was found to have been rolled back to an older state.",
     )

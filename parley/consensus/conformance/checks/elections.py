@@ -42,7 +42,7 @@ async def _kills(lab: Lab) -> None:
     require(watching.cancelled(), f"watching the leaders' writes ended: {watching}")
     epochs = [epoch for epoch, _ in race.claims]
     equal(len(set(epochs)), len(epochs), f"the number of different epochs ({sorted(race.claims)})")
-    require(order == sorted(order), f"the epochs of guarded writes went back: {order}")
+    require(order == sorted(order), f"the epochs of guarded writes decreased: {order}")
     equal(max(epochs) <= await Elections(client, await client.open_session(LONG_TTL_MS)).epoch("lead"), True, "epochs")
     lab.measured(f"leaders in {KILLS} kills", len(epochs), "")
 

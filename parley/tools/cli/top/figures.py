@@ -142,7 +142,7 @@ def between(before: Sample, after: Sample) -> Figures:
 
 def _topic(name: str, pairs: Sequence[tuple[PartitionSample | None, PartitionSample]], seconds: float) -> TopicFigures:
     written = [
-        # The end goes back if an unclean election has lost records, which does not count as writing.
+        # The end offset decreases if an unclean election has lost records, which does not count as writing.
         max(0, now.end - was.end)
         for was, now in pairs
         if was is not None and was.end is not None and now.end is not None

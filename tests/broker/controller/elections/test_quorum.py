@@ -1,4 +1,4 @@
-"""After a store was set back: any quorum of sound replicas elects a leader that has every acknowledged record."""
+"""After a store was rolled back: any quorum of sound replicas elects a leader that has every acknowledged record."""
 
 from __future__ import annotations
 

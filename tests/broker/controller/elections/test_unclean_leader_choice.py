@@ -137,7 +137,7 @@ def test_reports_of_dead_brokers_and_other_processes_do_not_count() -> None:
 
 @pytest.mark.parametrize("strategy", [balanced, aggressive])
 def test_the_report_of_a_broker_that_may_still_lead_does_not_count(strategy: RulesOf) -> None:
-    """Broker 1 leads under epoch 4 until it learns that the store was set back: it may acknowledge records that only
+    """Broker 1 leads under epoch 4 until it learns that the store was rolled back: it may acknowledge records that only
     broker 2 has, while broker 3 catches up."""
     told = replace(log(9), current_leader_epoch=5, partition_epoch=7)
     leading = replace(log(9), current_leader_epoch=4, partition_epoch=6)

@@ -360,7 +360,7 @@ class PostgresqlBackend(Backend):
         return status
 
     def _put_back(self) -> str:
-        return f"the store {self._identity} has been at revision {self.reached}; it was restored to an older state"
+        return f"the store {self._identity} has been at revision {self.reached}; it was rolled back to an older state"
 
     def _become_wrong(self, message: str) -> NoReturn:
         self.on_wrong(WrongStore(message))
