@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from parley.protocol.client import Client
@@ -66,6 +67,15 @@ def test_ports() -> None:
     assert free == ["PLAINTEXT://127.0.0.1:0"] * 2
 
 
+def test_a_bootstrap_port_is_the_same_for_all_brokers() -> None:
+    given = Given({"listeners": "USERS://127.0.0.1:9092,INSIDE://10.0.0.1:19092"})
+    found = [plan.settings["bootstrap.listeners"] for plan in plans(given, 3, bootstrap_port=9000)]
+    assert found == ["USERS://127.0.0.1:9000"] * 3
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(CommandError, match=f"127.0.0.1:{port} is in use"):
+        refuse_ports_in_use(plans(Given({"listeners": "PLAINTEXT://127.0.0.1:0"}), 2, bootstrap_port=port))
+
+
 def test_ports_in_use_are_reported_once_for_the_whole_cluster(tmp_path: Path) -> None:
     """The brokers' own reports would each suggest another address, as if a single broker were started."""
     ports = [free_port(), free_port()]  # which no other program takes once they are free again
@@ -113,7 +123,10 @@ def test_a_log_line_names_its_broker() -> None:
     assert labeled('{"time": 1}', 2) == '{"broker.id": 2, "time": 1}'
 
 
-@pytest.mark.parametrize("words", [("--brokers", "0"), ("--restart",), ("--brokers", "2", "--override", "x.y=1", "f")])
+@pytest.mark.parametrize(
+    "words",
+    [("--brokers", "0"), ("--restart",), ("--bootstrap-port", "9000"), ("--brokers", "2", "--override", "x.y=1", "f")],
+)
 def test_wrong_usage(parley: Parley, words: tuple[str, ...]) -> None:
     typed = parley("start", *words)
     assert typed.code == 1
@@ -198,6 +211,31 @@ def test_the_end_of_the_last_broker_is_not_called_the_end_of_one_of_several(tmp_
         running.says("Broker 2 exited (killed by SIGKILL). To restart it: parley start")
         running.says("Error: no broker is left")
         assert running.process.wait(60) == 1
+
+
+@pytest.mark.system
+def test_a_bootstrap_port_works_while_any_broker_runs(tmp_path: Path) -> None:
+    port = free_port()
+    with started(tmp_path, "--restart", "--bootstrap-port", str(port)) as running:
+        assert running.bootstrap == f"127.0.0.1:{port}"
+
+        def listed() -> list[int]:
+            client = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
+            return sorted(client.list_topics(timeout=60).brokers)
+
+        while listed() != [1, 2, 3]:
+            pass
+        os.kill(running.brokers()[1], signal.SIGKILL)
+        for _ in range(10):  # the dead broker gets no connections
+            assert set(listed()) >= {1, 3}
+        running.says("Broker 2 serves again.")
+        while listed() != [1, 2, 3]:
+            pass
+        producer = Producer({"bootstrap.servers": running.bootstrap, "acks": "all"})
+        producer.produce("t", b"v")
+        assert producer.flush(60) == 0
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
 
 
 @pytest.mark.system

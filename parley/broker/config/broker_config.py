@@ -232,6 +232,7 @@ def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None
         texts = (f"PLAINTEXT://{values['host_name']}:{values['port']}",)
     bound = _listeners.parse_listeners("listeners", _without_controllers(texts, values), protocols)
     _listeners.check_ports("listeners", bound)
+    bootstrap = _listeners.parse_shared("bootstrap.listeners", values["bootstrap_listeners"], protocols, bound)
 
     advertised = bound
     if values["advertised_listeners"] is not None:
@@ -244,6 +245,7 @@ def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None
     values |= {
         "bound": bound,
         "advertised": advertised,
+        "bootstrap": bootstrap,
         "inter_broker_listener": _listeners.inter_broker_listener(values, given, bound),
     }
 

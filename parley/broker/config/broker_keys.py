@@ -64,6 +64,8 @@ class BrokerKeys(
     """The addresses to listen on."""
     advertised: tuple[ListenerAddress, ...]
     """The addresses to advertise, as configured; ``BrokerConfig.advertised_at`` returns the final ones."""
+    bootstrap: tuple[ListenerAddress, ...]
+    """The additional addresses of listeners, which all brokers of a machine share."""
     inter_broker_listener: str
     """The name of the listener that brokers use to connect to each other."""
     data_dirs: tuple[str, ...]

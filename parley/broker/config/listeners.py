@@ -7,7 +7,7 @@ names to security protocols. Names are not case-sensitive, as in ``listener.name
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +75,23 @@ def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]
     if len(set(names)) < len(names):
         raise Problem(key, ",".join(texts), "listeners with different names")
     return listeners
+
+
+def parse_shared(
+    key: str, texts: Sequence[str], protocols: Mapping[str, str], bound: Sequence[ListenerAddress]
+) -> tuple[ListenerAddress, ...]:
+    """Parse the addresses that the brokers of a machine share, of listeners in ``bound``. Raises Problem."""
+    if not texts:
+        return ()
+    shared = parse_listeners(key, texts, protocols)
+    names = {listener.name for listener in bound}
+    for listener in shared:
+        if listener.name not in names:
+            raise Problem(key, str(listener), f"among the names in listeners: {', '.join(sorted(names))}")
+        if not listener.port:
+            raise Problem(key, str(listener), "an address with a port, because all brokers use the same one")
+    check_ports(key, (*bound, *shared))
+    return shared
 
 
 def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:

@@ -1,8 +1,9 @@
-"""A listener: one address, and the connections accepted on it.
+"""A listener: its address, the address that it shares with other brokers, and the connections accepted on them.
 
 Rules of this module:
 
-* Connections beyond the quotas (``connection_quotas``) wait to be accepted, or are closed with a log line.
+* Connections beyond the quotas (``connection_quotas``) wait to be accepted, or are closed with a log line. A broker
+  without a free place closes its socket on the shared address, so that the kernel gives connections to other brokers.
 * One timer per listener closes connections that have sent nothing for ``connections.max.idle.ms``.
 * The rate of log lines about clients is limited, so that garbage sent to the port cannot fill the disk.
 """
@@ -37,6 +38,8 @@ from parley.storage.resource_exhaustion import reserve_for
 
 _log = logging.getLogger(__name__)
 
+SHARED_RETRY_S = 1.0
+"""How long, in seconds, a listener waits before it tries to open the shared address again."""
 CLOSED_LOGGED_PER_SECOND = 10
 """The number of closed connections that are logged individually in each second. The rest are only counted."""
 
@@ -114,6 +117,9 @@ class Listener:
         self._connections: dict[Connection, None] = {}  # in order of arrival
         self._entered = 0
         self._acceptor: Acceptor | None = None
+        self._shared: Acceptor | None = None
+        self._open_shared: Callable[[], socket.socket] | None = None
+        self._backlog = 0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event = asyncio.Event()
         self._logged = 0
@@ -123,20 +129,33 @@ class Listener:
         """Return the number of connections that were accepted and have not ended."""
         return self._entered
 
-    async def start(self, sock: socket.socket, *, backlog: int) -> None:
-        """Accept connections on a bound socket, which the listener now owns."""
+    async def start(
+        self, sock: socket.socket, *, backlog: int, open_shared: Callable[[], socket.socket] | None = None
+    ) -> None:
+        """Accept connections on a bound socket, which the listener now owns.
+
+        ``open_shared`` returns a socket that is bound to the address shared with other brokers. Raises its OSError.
+        """
         self.port = sock.getsockname()[1]
         self.quotas.add(self)
-        self._acceptor = Acceptor(
+        self._backlog = backlog
+        self._acceptor = self._accepting(sock)
+        if open_shared is not None:
+            self._open_shared = open_shared
+            self._shared = self._accepting(open_shared())
+        self._note_certificate()
+        self._watch_idle()
+
+    def _accepting(self, sock: socket.socket) -> Acceptor:
+        acceptor = Acceptor(
             sock,
             wait_s=self._wait_s,
             accepted=self._accepted,
             starved=self.quotas.close_least_active,
             name=self.name,
         )
-        self._acceptor.start(backlog)
-        self._note_certificate()
-        self._watch_idle()
+        acceptor.start(self._backlog)
+        return acceptor
 
     def _note_certificate(self) -> None:
         tls = self.security.tls
@@ -144,11 +163,32 @@ class Listener:
         self.metrics.revocation_lists_expire_at = 0.0 if tls is None else tls.lists_expire_at
 
     def _wait_s(self) -> float:
-        assert self._acceptor is not None
         wait_s = self.quotas.wait_s(self.name, self.monotonic())
         if wait_s == math.inf:
-            self.quotas.call_when_changed(self._acceptor.resume)
+            self.quotas.call_when_changed(self._resume)
+            self._leave_shared()
         return wait_s
+
+    def _resume(self) -> None:
+        assert self._acceptor is not None
+        self._acceptor.resume()
+        if self._open_shared is None or self._shared is not None or self._wait_s() == math.inf:
+            return
+        try:
+            self._shared = self._accepting(self._open_shared())
+        except OSError as error:
+            if (reserve := reserve_for(error)) is not None:
+                reserve.make_room()
+            _log.warning(
+                "cannot listen on the address of bootstrap.listeners again", extra={"reason": str(error) or repr(error)}
+            )
+            asyncio.get_running_loop().call_later(SHARED_RETRY_S, self._resume)
+
+    def _leave_shared(self) -> None:
+        """Leave new connections of the shared address to the other brokers. The kernel resets those that waited."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
         host = str(address[0]).removeprefix("::ffff:")  # how a dual-stack listener shows IPv4 clients
@@ -219,7 +259,9 @@ class Listener:
             connection.proceed()
 
     def stop_accepting(self) -> None:
-        """Close the listening socket. Open connections stay open."""
+        """Close the listening sockets. Open connections stay open."""
+        self._open_shared = None
+        self._leave_shared()
         if self._acceptor is not None:
             self._acceptor.close()
         self.quotas.close_held()
@@ -377,8 +419,11 @@ class Listener:
         self._watch_idle()
 
 
-def bind(host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1) -> socket.socket:
+def bind(
+    host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1, is_shared: bool = False
+) -> socket.socket:
     """Return a bound socket. Host "" means every interface, port 0 any free port, and a buffer size of -1 the default.
+    If ``is_shared`` is true, other processes of the same user can bind to the same address.
 
     The options are set before the socket is bound: accepted sockets inherit them, and the TCP handshake fixes the
     receive window. Raises OSError; its message contains the address.
@@ -393,6 +438,8 @@ def bind(host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if send_buffer >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         if receive_buffer >= 0:

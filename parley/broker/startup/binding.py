@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
+from parley.broker.config.listeners import ListenerAddress
 from parley.broker.metadata.types import Endpoint
 from parley.broker.startup.environment import Environment
 from parley.light_dataclasses import dataclass
@@ -17,6 +19,9 @@ class Bound:
 
     sockets: Mapping[str, socket.socket]
     endpoints: tuple[Endpoint, ...]
+    open_shared: Mapping[str, Callable[[], socket.socket]]
+    """Functions that bind the addresses shared with other brokers (``bootstrap.listeners``), by listener. They raise
+    OSError."""
 
 
 async def bind_listeners(environment: Environment) -> Bound:
@@ -25,18 +30,26 @@ async def bind_listeners(environment: Environment) -> Bound:
     config = environment.config
     sockets = {}
     for listener in config.bound:
-        own = config.for_listener(listener.name)
-        sock = environment.bind(
-            listener.host,
-            listener.port,
-            send_buffer=own.socket_send_buffer_bytes,
-            receive_buffer=own.socket_receive_buffer_bytes,
-        )
+        sock = _binder(environment, listener)()
         environment.undo.callback(sock.close)
         sockets[listener.name] = sock
+    open_shared = {each.name: _binder(environment, each, is_shared=True) for each in config.bootstrap}
     ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
     hostname = ""
     if any(not each.host for each in config.advertised):  # a DNS lookup may be slow
         hostname = await asyncio.get_running_loop().run_in_executor(None, socket.getfqdn)
     advertised = config.advertised_at(ports, hostname)
-    return Bound(sockets, tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in advertised))
+    endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in advertised)
+    return Bound(sockets, endpoints, open_shared)
+
+
+def _binder(environment: Environment, address: ListenerAddress, **options: bool) -> Callable[[], socket.socket]:
+    own = environment.config.for_listener(address.name)
+    return partial(
+        environment.bind,
+        address.host,
+        address.port,
+        send_buffer=own.socket_send_buffer_bytes,
+        receive_buffer=own.socket_receive_buffer_bytes,
+        **options,
+    )

@@ -106,7 +106,11 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
     )
     for listener, sock in zip(listeners, bound.sockets.values(), strict=True):
         environment.undo.push_async_callback(listener.close, 0)
-        await listener.start(sock, backlog=environment.config.socket_listen_backlog_size)
+        await listener.start(
+            sock,
+            backlog=environment.config.socket_listen_backlog_size,
+            open_shared=bound.open_shared.get(listener.name),
+        )
     return Listening(dispatcher, listeners)
 
 

@@ -81,6 +81,10 @@ def main(words: Sequence[str]) -> int:
             return run(_configured_by_environment(options))
         if options.brokers != 1:
             return _run_cluster(options)
+        if options.bootstrap_port is not None:
+            raise CommandError(
+                "--bootstrap-port needs --brokers. For a broker that is started alone, set bootstrap.listeners."
+            )
         if options.restart:
             raise CommandError(
                 "--restart needs --brokers. To restart a single broker, use a service manager such as systemd."
@@ -101,8 +105,10 @@ def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
     from parley.configuration.providers import ConfigProviders
     from parley.tools.cli import environment
 
-    if options.brokers != 1 or options.restart or options.port is not None:
-        raise CommandError("--from-environment starts a single broker: leave out --brokers, --restart and --port.")
+    if options.brokers != 1 or options.restart or (options.port, options.bootstrap_port) != (None, None):
+        raise CommandError(
+            "--from-environment starts a single broker: leave out --brokers, --restart, --port and --bootstrap-port."
+        )
     path: Path | None = options.properties
     if path is None and Path(environment.MOUNTED).exists():
         path = Path(environment.MOUNTED)
@@ -129,7 +135,7 @@ def _run_cluster(options: argparse.Namespace) -> int:
     given = start_cluster.Given(
         _given(options.properties, options.override), pairs(options.override, "--override"), options.properties
     )
-    plans = start_cluster.plans(given, options.brokers, port=options.port)
+    plans = start_cluster.plans(given, options.brokers, port=options.port, bootstrap_port=options.bootstrap_port)
     for plan in plans:
         _refuse_folders_of_one(_checked(plan.settings).data_dirs)
     start_cluster.refuse_ports_in_use(plans)
@@ -186,6 +192,13 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--port", type=int, metavar="PORT", help="port of the first broker; the others use the next ports"
+    )
+    made.add_argument(
+        "--bootstrap-port",
+        type=int,
+        metavar="PORT",
+        help="with --brokers: a port that all brokers share, so that clients need a single address, which works as "
+        "long as any broker runs",
     )
     made.add_argument(
         "--from-environment",

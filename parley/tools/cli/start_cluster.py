@@ -31,6 +31,7 @@ from parley.tools.cli.invocation import FAILED, CommandError
 from parley.tools.cli.ports import free_or_any, is_taken
 from parley.tools.ending_with_parent import ending_with_parent
 
+BOOTSTRAP: Final = "bootstrap.listeners"
 BROKERS_MAX: Final = 100
 RESTART_PAUSE_S: Final = 1.0
 _OTHER_PORTS: Final = 10_000
@@ -85,8 +86,11 @@ class Plan:
         ]
 
 
-def plans(given: Given, brokers: int, *, port: int | None = None) -> list[Plan]:
-    """Derive each broker's settings from those given for all. Raises ``CommandError`` if a setting is impossible."""
+def plans(given: Given, brokers: int, *, port: int | None = None, bootstrap_port: int | None = None) -> list[Plan]:
+    """Derive each broker's settings from those given for all. Raises ``CommandError`` if a setting is impossible.
+
+    The first listeners of all brokers also listen on ``bootstrap_port``, if there is one.
+    """
     from parley.broker.config.presets import COMMAND, of_cluster
 
     if not 1 <= brokers <= BROKERS_MAX:
@@ -104,6 +108,8 @@ def plans(given: Given, brokers: int, *, port: int | None = None) -> list[Plan]:
     settings.setdefault("broker.host.label", socket.gethostname())
     if port is not None:
         listeners = _at_port(listeners, port)
+    if bootstrap_port is not None:
+        settings[BOOTSTRAP] = f"{_head_and_port(listeners.split(',')[0])[0]}:{bootstrap_port}"
     return [
         Plan(
             first + step,
@@ -170,7 +176,9 @@ def refuse_ports_in_use(plans: Sequence[Plan]) -> None:
     """Raise ``CommandError``, with one remedy for the whole cluster, if other processes use ports of its brokers."""
     from parley.storage.log_directory import is_in_use
 
-    addresses = [each.rpartition("//")[2] for plan in plans for each in plan.settings["listeners"].split(",")]
+    shared = plans[0].settings.get(BOOTSTRAP, "")
+    texts = [plan.settings["listeners"] for plan in plans] + [shared] * bool(shared)
+    addresses = [each.rpartition("//")[2] for text in texts for each in text.split(",")]
     busy = [each for each in addresses if _is_taken(each)]
     if not busy:
         return
@@ -370,5 +378,9 @@ def summary(children: Sequence[_Child]) -> str:
     lines += [f"  metrics  {child.facts['metrics']}" for child in children if "metrics" in child.facts]
     for label in _NOTES:
         lines += [f"  {label:<7}  {child.facts[label]}" for child in children if label in child.facts]
+    shared = children[0].plan.settings.get(BOOTSTRAP, "").split(",")[0]
+    if shared:
+        lines.append(f"  brokers  {servers}")
+        servers = f"{_head_and_port(servers.split(',')[0])[0]}:{_head_and_port(shared)[1]}"
     lines += ["  stop     Ctrl-C, or SIGTERM", f"  clients  {_READY}{servers}"]
     return "\n".join(lines)

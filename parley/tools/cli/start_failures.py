@@ -18,6 +18,7 @@ from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED
 
 if TYPE_CHECKING:
     from parley.broker.config import BrokerConfig
+    from parley.broker.config.listeners import ListenerAddress
     from parley.broker.server import BrokerServer
     from parley.consensus.errors import CoordinationError
 
@@ -130,12 +131,19 @@ def _another_address(reason: str, error: OSError, config: BrokerConfig) -> str:
         host, port = _corrected(*(config.metrics_address or ("", 0)), keeps_host=keeps_host)
         host = f"[{host}]" if ":" in host else host
         return f"metrics.listener={'https://' if config.metrics_is_tls else ''}{host}:{port}"
+    key, addresses = "listeners", config.bound
+    if any(_is_named(each, reason) for each in config.bootstrap):
+        key, addresses = "bootstrap.listeners", config.bootstrap
     listeners = []
-    for each in config.bound:
+    for each in addresses:
         host, port = _corrected(each.host, each.port, keeps_host=keeps_host)
-        is_named = f" {each.host}:{each.port}:" in reason or (not each.host and f":{each.port}:" in reason)
-        listeners.append(str(each.at(host=host, port=port) if is_named else each))
-    return f"listeners={','.join(listeners)}"
+        listeners.append(str(each.at(host=host, port=port) if _is_named(each, reason) else each))
+    return f"{key}={','.join(listeners)}"
+
+
+def _is_named(address: ListenerAddress, reason: str) -> bool:
+    """Return True if the reason, an error of the system with an address, is about this address."""
+    return f" {address.host}:{address.port}:" in reason or (not address.host and f":{address.port}:" in reason)
 
 
 def _another_folder(config: BrokerConfig) -> str:

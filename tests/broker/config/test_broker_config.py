@@ -279,6 +279,22 @@ def test_several_listeners() -> None:
     assert [str(listener) for listener in broker.bound][2] == "PLAINTEXT://[::1]:9094"
 
 
+def test_shared_addresses_belong_to_listeners() -> None:
+    broker = config(listeners="PLAINTEXT://10.0.0.1:9092", bootstrap_listeners="plaintext://10.0.0.1:9000")
+    assert broker.bootstrap == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "10.0.0.1", 9000),)
+    assert broker.advertised == broker.bound
+    assert config().bootstrap == ()
+    for wrong, reason in (
+        ("SSL://:9000", "among the names in listeners: PLAINTEXT"),
+        ("PLAINTEXT://:0", "with a port"),
+        ("PLAINTEXT://:9092", "different ports"),
+        ("PLAINTEXT://:9000,PLAINTEXT://:9001", "different names"),
+        ("9000", "name://host:port"),
+    ):
+        with pytest.raises(ConfigError, match=rf"bootstrap\.listeners=.*{reason}"):
+            config(bootstrap_listeners=wrong)
+
+
 def test_advertised_addresses_are_completed_when_they_are_known() -> None:
     broker = config(listeners="PLAINTEXT://:0")
     assert broker.advertised_at({"PLAINTEXT": 40001}, "host1") == (

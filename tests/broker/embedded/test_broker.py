@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from parley import Broker
 from parley.broker.config import ConfigError
@@ -16,6 +18,9 @@ from parley.protocol.client import Client
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.storage.log_directory import DirectoryInUse
 from parley.tools.cli.start import configuration
+from tests.support.ports import free_port
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 async def topics(broker: Broker, *names: str) -> list[Any]:
@@ -33,6 +38,27 @@ async def test_in_the_running_loop() -> None:
         assert (topic.name, len(topic.partitions)) == ("t", 3)
     with pytest.raises(RuntimeError, match="inside its with block"):
         _ = broker.bootstrap_servers
+
+
+def test_a_shared_address_has_the_security_of_its_listener_and_leads_to_the_brokers_own(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,USERS://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "bootstrap.listeners": f"USERS://127.0.0.1:{port}",
+        "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.users.plain.sasl.jaas.config": f'{PLAIN} required user_alice="a";',
+    }
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    with Broker(settings, data_dir=tmp_path) as broker:
+        own = next(each.port for each in broker.server.endpoints if each.listener == "USERS")
+        client: dict[str, str | int | float] = {"bootstrap.servers": f"127.0.0.1:{port}", **login, "log_level": 0}
+        found = AdminClient({**client, "sasl.password": "a"}).list_topics(timeout=30)
+        assert [each.port for each in found.brokers.values()] == [own]
+        refused = AdminClient({**client, "sasl.password": "wrong"})
+        with pytest.raises(KafkaException):
+            refused.list_topics(timeout=1)
 
 
 async def test_the_log_names_the_port_of_the_metrics(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -45,9 +46,11 @@ async def serving(
     is_broker: Callable[[ClientSession], bool] = lambda session: True,
     throttling: Throttling = UNLIMITED,
     rates_by_host: HostRates | None = None,
+    shared: Callable[[], socket.socket] | None = None,
     **limits: Any,
 ) -> AsyncIterator[Listener]:
-    """Start a listener that serves ``routes``, ApiVersions and logins, optionally with the test's own clock."""
+    """Start a listener that serves ``routes``, ApiVersions and logins, optionally with the test's own clock. ``shared``
+    opens an additional address."""
     tasks = TaskSet()
     api_versions = ApiVersionsApi(lambda: dispatcher.routes)
     sasl = SaslApi(tasks, monotonic, lambda: WALL_MS)
@@ -66,7 +69,7 @@ async def serving(
         security=security,
         is_broker=is_broker,
     )
-    await listener.start(bind("127.0.0.1", 0), backlog=2000)
+    await listener.start(bind("127.0.0.1", 0), backlog=2000, open_shared=shared)
     try:
         yield listener
     finally:

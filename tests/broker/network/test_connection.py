@@ -45,6 +45,7 @@ from parley.storage.resource_exhaustion import MEMORY
 from tests.broker.network.harness import Clock, RawClient, eventually, produce, serving
 from tests.support.descriptors import descriptors_left
 from tests.support.own_process import in_own_process
+from tests.support.ports import free_port
 
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
 VERSIONS_0 = ApiVersionsRequest()
@@ -922,6 +923,43 @@ async def test_connections_beyond_the_limit_of_the_broker_wait() -> None:
         await third.answer(ApiVersionsRequest, 0)
         await second.close()
         await third.close()
+
+
+async def test_listeners_share_an_address_and_full_or_closed_ones_leave_it() -> None:
+    """Connections to the shared address go to any listener that has a free place."""
+    port = free_port()
+
+    def shared() -> socket.socket:
+        return bind("127.0.0.1", port, is_shared=True)
+
+    async def connected() -> RawClient:
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+        await client.ask(VERSIONS_0, 0)
+        return client
+
+    async def closed(client: RawClient) -> None:
+        before = len(one) + len(other)
+        await client.close()
+        await eventually(lambda: len(one) + len(other) < before)
+
+    async with serving({}, shared=shared, connections=2) as one, serving({}, shared=shared) as other:
+        own = await RawClient.connect(one)
+        await own.ask(VERSIONS_0, 0)
+        clients = []
+        while len(one) < 2 or not len(other):
+            clients.append(await connected())
+        accepted = one.metrics.accepted
+        clients += [await connected() for _ in range(20)]
+        assert (one.metrics.accepted, len(one)) == (accepted, 2), "it has no free place"
+        await closed(own)
+        while one.metrics.accepted == accepted:
+            clients.append(await connected())
+        await other.close(0)
+        for client in clients:
+            await client.close()
+        await eventually(lambda: not len(one))
+        for _ in range(5):
+            await closed(await connected())
 
 
 async def test_connections_between_brokers_take_the_place_of_idle_ones() -> None:

@@ -41,6 +41,16 @@ class NetworkKeys(Keys, title="Network"):
         "proxy, in a container, in a cloud. Defaults to the addresses in listeners. 0.0.0.0 cannot be advertised.",
         importance=HIGH,
     )
+    bootstrap_listeners = strings(
+        "bootstrap.listeners",
+        (),
+        "Additional addresses of listeners, in the same format, which all brokers of a machine share: the kernel gives "
+        "each connection to one of them (SO_REUSEPORT). Clients need only this address in bootstrap.servers. From any "
+        "broker they learn the brokers' own addresses, which advertised.listeners contains. Each name must be one in "
+        "listeners, whose security applies. A broker that has reached max.connections leaves the address to the other "
+        "brokers. parley start --brokers N --bootstrap-port PORT sets it. The brokers must run as the same user.",
+        since="",
+    )
     listener_security_protocol_map = string(
         "listener.security.protocol.map",
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",

@@ -32,6 +32,13 @@ _NETWORK: Final = Section(
             "Raise the limit of open files.",
         ),
         Line(
+            "cannot listen on the address of bootstrap.listeners again",
+            "This broker had as many connections as it may, and left the shared address to the other brokers. Now it "
+            "has a free place, but could not open the address. It tries again each second. Clients that know its own "
+            "address are not affected.",
+            "See the `reason`. If the address is in use, find the program that took it: `ss -ltnp`.",
+        ),
+        Line(
             "authentication between this broker and another broker failed",
             "The certificates or passwords of the inter-broker listener do not match; see the `reason`.",
             "Give both brokers certificates of the same authority, and the same users.",
