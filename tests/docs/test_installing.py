@@ -6,12 +6,13 @@ Both are installed into separate environments. The libraries they need come from
 from __future__ import annotations
 
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.installed import QUIET, ROOT, TOP_LEVEL, Installed, built, done
+from tests.support.installed import QUIET, ROOT, TOP_LEVEL, Installed, build, built, done
 from tests.support.java_archives import small_spark
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -74,8 +75,8 @@ def source(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Ins
     """Return the source distribution, installed as on a machine without a C compiler."""
     (archive,) = distributions.glob("parley_broker-*.tar.gz")
     folder = tmp_path_factory.mktemp("pure")
-    build = ("wheel", "--no-build-isolation", *QUIET, "--wheel-dir", str(folder), str(archive))
-    done(sys.executable, "-m", "pip", *build, PARLEY_PURE="1")
+    words = ("wheel", "--no-build-isolation", *QUIET, "--wheel-dir", str(folder), str(archive))
+    done(sys.executable, "-m", "pip", *words, PARLEY_PURE="1")
     (file,) = folder.glob("parley_broker-*-py3-none-any.whl")
     return Installed(tmp_path_factory.mktemp("source"), file)
 
@@ -126,6 +127,15 @@ def test_the_source_distribution_works_without_a_compiler(source: Installed, pro
     assert source.names() == TOP_LEVEL
     assert not list(source.site.rglob("*.so"))
     _use_everything(source, project)
+
+
+@pytest.mark.soak
+def test_every_module_is_compiled_into_the_wheel(tmp_path: Path) -> None:
+    build(ROOT, tmp_path)
+    (file,) = tmp_path.glob("*.whl")
+    compiled = {name.split(".")[0] for name in zipfile.ZipFile(file).namelist() if name.endswith(".so")}
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["parley"]["compiled"]
+    assert compiled == {"parley/_compiled__mypyc", *(name.removesuffix(".py") for name in listed)}
 
 
 @pytest.mark.spark
