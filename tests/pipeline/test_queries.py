@@ -22,6 +22,7 @@ from parley import read_topic
 from parley.tools.pytest_plugin import KafkaBroker, KafkaCluster
 from tests.pipeline.sparking import QUERY_SECONDS, copy_stream, finish, produce, read, records, stream
 from tests.pipeline.transactions import await_markers
+from tests.support.preloaded import preloaded_spark_python
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -107,8 +108,9 @@ def test_a_driver_killed_in_an_epoch(spark: SparkSession, kafka_broker: KafkaBro
     produce(bootstrap, source, 4_000, partitions=2)
     command = [sys.executable, "-c", _DRIVER, bootstrap, source, target, str(tmp_path / "checkpoint")]
     log = tmp_path / "driver.log"
+    environment = {**os.environ, "PYSPARK_PYTHON": preloaded_spark_python()}
     with log.open("w") as output:
-        driver = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        driver = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=environment)
 
     def is_running() -> None:
         assert driver.poll() is None, log.read_text()[-4000:]
