@@ -9,7 +9,7 @@
 * The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
 * Records that take a long time to decompress or convert are prepared in a thread. A request for many partitions is
   appended in several turns of the event loop. Meanwhile, and during verification, the request is work in progress: no
-  later request of the connection is appended before it.
+  later request of the connection is appended before it. A request whose client has left before the thread is dropped.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from parley.broker.api.leader_errors import (
 from parley.broker.api.produce_preparation import (
     LEGACY_ON_LOOP_BYTES,
     OFF_LOOP_BYTES,
+    PreparingThreads,
     may_be_costly,
     prepare_records,
     records_of,
@@ -158,6 +159,7 @@ class ProduceApi:
         self._wall_ms = wall_ms
         self._monotonic = monotonic
         self._threads = threads
+        self._preparing = PreparingThreads(threads)
         self._may_be_superseded = may_be_superseded
         self._failures = FailureLog(_log)
         self._refusals = Refusals()
@@ -260,16 +262,17 @@ class ProduceApi:
         self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified, costly: set[int]
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Prepare the costly records in a thread, then append everything."""
-        loop = asyncio.get_running_loop()
+        may_have_left = request.acks == 0  # such a client may disconnect as soon as it has sent its records
         for topic in request.topic_data:
             for data in topic.partition_data:
                 if id(data) not in costly:
                     continue
                 try:
                     partition = self._partitions.find(self._topic_name(context, topic), data.index)
-                    ready[id(data)] = await loop.run_in_executor(
-                        self._threads.records, self._prepare, context, partition, data
-                    )
+                    prepare = partial(self._prepare, context, partition, data)
+                    ready[id(data)] = await self._preparing.run(context.client, prepare, may_have_left=may_have_left)
+                except Disconnect:
+                    raise
                 except Exception as error:
                     ready[id(data)] = error
         return await _completed(self._append_all(context, request, ready, verified))

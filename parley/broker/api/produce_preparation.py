@@ -1,15 +1,20 @@
 """Preparation of produced records for the log: the rules of their topic, and which records take a long time to prepare.
 
 ``parley.protocol.records.produce_validation`` validates the records. Records that take a long time to decompress or
-convert are prepared in a thread.
+convert are prepared in a thread. 3 KB can take half a second, so clients take turns for the threads.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+from parley.broker.network.request_context import ConnectedClient, Disconnect
 from parley.broker.replication.partition import Partition
+from parley.broker.runtime.places import Places
+from parley.broker.runtime.threads import RECORDS, Threads
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records.batch_header import TimestampType, is_compressed, is_legacy
 from parley.protocol.records.compression import Compression
@@ -28,6 +33,33 @@ the CPU time.)"""
 LEGACY_ON_LOOP_BYTES = 16 << 10
 """Records of the old formats are converted on the event loop if they are smaller than this, which takes a few
 milliseconds. A megabyte takes 0.2 seconds."""
+
+THREADS_OF_A_CLIENT = RECORDS // 2
+"""The number of threads that prepare records of one user (or of one host, if the user is unknown) at the same time."""
+
+
+class PreparingThreads:
+    """The threads that prepare records. Clients take turns."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._places = Places(RECORDS, THREADS_OF_A_CLIENT)
+
+    async def run(self, client: ConnectedClient, prepare: Callable[[], Prepared], *, may_have_left: bool) -> Prepared:
+        """Run ``prepare`` in a thread when it is the client's turn.
+
+        Raises the errors of ``prepare``, and Disconnect if the client has left by then. A client that ``may_have_left``
+        must also have waited for its turn.
+        """
+        user = client.session.user_or_host
+        at_once = self._places.take_at_once(user)
+        place = at_once or await self._places.take(user)
+        try:
+            if (at_once is None or not may_have_left) and client.has_left():
+                raise Disconnect("")  # there is nothing to report
+            return await asyncio.get_running_loop().run_in_executor(self._threads.records, prepare)
+        finally:
+            place.end()
 
 
 def prepare_records(records: Buffer | None, rules: ProduceRules, now_ms: int, version: int) -> Prepared:

@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         self._responses = ResponseQueue(self._owner.dispatcher, self._transport, sender, self._owner.monotonic)
         self.last_active = self._owner.monotonic()
         self._owner.connected(self)
-        self._client.on_throttle = self._throttle
+        self._client.on_throttle, self._client.is_abandoned = self._throttle, self._is_abandoned
         if (login := self._client.login) is not None:
             login.on_complete, login.on_refused = self._logged_in, self._login_refused
             login.on_renewal = self._limit_login
@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._step(ConnectionEvent.LOSE)
         self._end_login()
-        self._client.on_throttle = None
+        self._client.on_throttle = self._client.is_abandoned = None
         self._client.has_disconnected = True
         self._end_throttling()
         self._frames.clear()

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.clients import RequestMetrics
 from parley.broker.network.division import Divided, Division, divided, handled_in_parts
-from parley.broker.network.large_requests import LargeRequests, Place
+from parley.broker.network.large_requests import LargeRequests
 from parley.broker.network.peers import is_broker
 from parley.broker.network.request_context import (
     ConnectedClient,
@@ -38,6 +38,7 @@ from parley.broker.network.request_context import (
 )
 from parley.broker.network.responses_in_making import ResponsesInMaking
 from parley.broker.network.sending import Part
+from parley.broker.runtime.places import Place
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.broker.runtime.timed_steps import TimedSteps
 from parley.broker.security.sasl.login import Login, LoginState

@@ -18,8 +18,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from parley.broker.network.large_requests import Place
 from parley.broker.network.responses_in_making import ResponseInMaking, ResponsesInMaking
+from parley.broker.runtime.places import Place
 from parley.broker.runtime.steps import Steps, in_turns
 from parley.broker.runtime.turns import next_turn
 from parley.light_dataclasses import dataclass

@@ -29,6 +29,9 @@ class ConnectedClient:
     """Called with the number of seconds for which the connection must not be read (KIP-219). None for clients whose
     requests another broker forwarded: they have no connection here."""
     has_disconnected: bool = False
+    is_abandoned: Callable[[], bool] | None = None
+    """Returns True if the client has disconnected without the broker noticing, because the broker does not read from
+    it. None without a connection."""
     on_disconnect: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
     """Callbacks to run when the connection has ended. The key identifies the registration."""
 
@@ -36,6 +39,11 @@ class ConnectedClient:
     def client_host(self) -> str:
         """The client's address."""
         return self.session.host
+
+    def has_left(self) -> bool:
+        """Return True if the client has disconnected, whether or not the broker has noticed. May take a system
+        call."""
+        return self.has_disconnected or (self.is_abandoned is not None and self.is_abandoned())
 
 
 class RequestContext:

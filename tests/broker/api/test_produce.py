@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import count
 from pathlib import Path
@@ -12,13 +14,15 @@ from typing import Any, cast
 import pytest
 
 from parley.broker.api.produce import ProduceApi
+from parley.broker.api.produce_preparation import THREADS_OF_A_CLIENT
 from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests, Errors
 from parley.broker.api.transactional.producing import ProducerTransactions
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.api.transactional.verifying import Verifying
 from parley.broker.config import BrokerConfig
-from parley.broker.network.request_context import Disconnect
-from parley.protocol.errors import ErrorCode
+from parley.broker.network.request_context import Disconnect, RequestContext
+from parley.broker.security.session import anonymous
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records import legacy
 from parley.protocol.records.batch import build, records
@@ -29,9 +33,12 @@ from parley.protocol.uuids import UUID
 from parley.storage.log_config import LogConfig
 from parley.storage.resource_exhaustion import MEMORY
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context
+from tests.broker.network.harness import eventually
 from tests.support.uuids import new_uuid
 
 Outcome = ProduceResponse.PartitionProduceResponse
+LARGE = bytes(build([Record(0, NOW_MS, None, bytes(3 << 20))], compression=Compression.GZIP))
+"""Decompressed, more than the event loop prepares."""
 
 
 class ProduceBench(Bench):
@@ -96,6 +103,8 @@ class ProduceBench(Bench):
         version: int = 9,
         client_id: str = "test",
         transactional_id: str | None = None,
+        host: str = "127.0.0.1",
+        has_disconnected: bool = False,
     ) -> Any:
         topics = []
         for topic, index, data in sent:
@@ -104,6 +113,8 @@ class ProduceBench(Bench):
             topics.append(ProduceRequest.TopicProduceData(partition_data=[partition], **name))
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics, transactional_id=transactional_id)
         asked = context(version, client_id=client_id, api_key=0)
+        asked.client.session = anonymous(host, "PLAINTEXT")
+        asked.client.has_disconnected = has_disconnected
         asked.size_bytes = sum(len(data or b"") for _, _, data in sent)
         return self.api.produce(asked, request)
 
@@ -649,6 +660,46 @@ async def test_a_request_for_many_partitions_is_decompressed_in_a_thread(
     assert [o.error_code for o in found] == [0] * 5
     assert in_thread == [1, 2, 3, 4]
     assert ends(bench, "t", 5) == [9] * 5
+
+
+@pytest.mark.parametrize(("acks", "waits", "is_dropped"), [(1, False, True), (0, False, False), (0, True, True)])
+async def test_a_costly_request_of_a_client_that_has_left_is_dropped(
+    bench: ProduceBench, acks: int, waits: bool, is_dropped: bool
+) -> None:
+    """With ``acks=0`` the client may leave as soon as it has sent its records."""
+    await bench.create("t")
+    places = [bench.api._preparing._places.take_at_once("127.0.0.1") for _ in range(THREADS_OF_A_CLIENT * waits)]
+    task = asyncio.create_task(bench.begin(("t", 0, LARGE), acks=acks, has_disconnected=True))
+    await asyncio.sleep(0)
+    for place in places:
+        assert place is not None
+        place.end()
+    if is_dropped:
+        with pytest.raises(Disconnect):
+            await task
+    await asyncio.wait([task])
+    assert ends(bench, "t", 1) == [1 - is_dropped]
+
+
+async def test_clients_take_turns_for_the_threads_that_prepare(
+    bench: ProduceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.create("t")
+    go_on, begun = threading.Event(), []
+
+    def waits(api: ProduceApi, context: RequestContext, partition: Any, data: Any) -> Any:
+        begun.append(context.client_host)
+        go_on.wait()
+        raise KafkaError(ErrorCode.INVALID_RECORD)
+
+    monkeypatch.setattr(ProduceApi, "_prepare", waits)
+    asked = [bench.begin(("t", 0, LARGE), host=host) for host in ["10.0.0.1"] * 5 + ["10.0.0.2"]]
+    tasks = [asyncio.create_task(each) for each in asked]
+    await eventually(lambda: len(begun) == THREADS_OF_A_CLIENT + 1)
+    assert Counter(begun) == {"10.0.0.1": THREADS_OF_A_CLIENT, "10.0.0.2": 1}
+    go_on.set()
+    await asyncio.gather(*tasks)
+    assert len(begun) == len(asked)
 
 
 @pytest.mark.parametrize(

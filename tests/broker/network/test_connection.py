@@ -1281,3 +1281,25 @@ async def test_a_connection_takes_only_the_steps_of_its_table() -> None:
         with pytest.raises(IllegalStep, match="LOSE is not legal in the state LOST"):
             connection.connection_lost(None)
         await client.close()
+
+
+@pytest.mark.parametrize("sent", [1, 3])
+async def test_a_handler_learns_that_its_client_has_left(sent: int) -> None:
+    """Also if the broker does not read from the client, because further requests of it wait."""
+    asked: list[RequestContext] = []
+    go_on = asyncio.Event()
+
+    async def answer(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        asked.append(context)
+        await go_on.wait()
+        return METADATA_ANSWER
+
+    async with serving({3: answer}) as listener:
+        client = await RawClient.connect(listener)
+        for _ in range(sent):
+            await client.send(METADATA, 1)
+        await eventually(lambda: len(asked) == 1)
+        assert not asked[0].client.has_left()
+        client.writer.close()
+        await eventually(asked[0].client.has_left)
+        go_on.set()

@@ -10,8 +10,9 @@ import pytest
 
 from parley.broker.network import large_requests
 from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX
-from parley.broker.network.large_requests import PLACES, PLACES_OF_A_CLIENT, LargeRequests, Place
+from parley.broker.network.large_requests import PLACES, PLACES_OF_A_CLIENT, LargeRequests
 from parley.broker.network.request_context import Disconnect, RequestContext
+from parley.broker.runtime.places import Place
 from parley.broker.security.principal import user
 from parley.broker.security.session import ClientSession, anonymous
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -81,8 +82,7 @@ async def test_a_request_that_is_cancelled_takes_no_place() -> None:
     assert asking.holders == ["eve"] * PLACES_OF_A_CLIENT
     await asking.end()
     await asking.end()
-    assert not asking.requests._in_progress
-    assert not asking.requests._waiting
+    assert asking.requests._places.are_unused
 
 
 async def test_a_request_that_is_cancelled_keeps_no_other_waiting() -> None:
