@@ -19,6 +19,7 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.topic_partition import TopicPartition
 from parley.storage.checkpoints import sync_directory, write_atomically
+from parley.storage.damage.verified_files import note_verified
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 
@@ -87,6 +88,7 @@ class DirectoryCloser:
     def __init__(self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]) -> None:
         self.directory = directory
         self.clean = True
+        self._logs = logs
         self._waiting = deque(logs.values())
 
     def work(self) -> None:
@@ -101,6 +103,12 @@ class DirectoryCloser:
             except KafkaError as error:
                 self.clean = False
                 _log.error("%r cannot be closed cleanly: %s", log, error)
+
+    def mark(self, broker_epoch: int) -> None:
+        """Mark the directory as cleanly shut down (``write_marker``), after all its logs were closed. Raises
+        ``OSError``."""
+        note_verified(self.directory.path, ((key, log.segments) for key, log in self._logs.items() if log.is_written))
+        write_marker(self.directory.path, broker_epoch)
 
 
 def release_all(logs: Sequence[Log]) -> None:

@@ -23,6 +23,7 @@ from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage.boot_id import cut_by_power, is_same_boot, note_boot, note_power_cut, was_recovered
 from parley.storage.clean_shutdown import CleanShutdown, read_marker, remove_marker
+from parley.storage.damage.verified_files import Versions, take_verified
 from parley.storage.future_log import REPLACES
 from parley.storage.loaded_log import LastKnown
 from parley.storage.log import Log
@@ -83,6 +84,7 @@ class DirectoryLoader:
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._cleaner_offsets: dict[TopicPartition, int] = {}
+        self._verified: dict[TopicPartition, Versions] = {}
         self._outdated: dict[Path, tuple[UUID, int]] = {}  # logs whose ``partition.metadata`` is of an older version
 
     def prepare(self, cluster_id: str, broker_id: int) -> None:
@@ -102,6 +104,9 @@ class DirectoryLoader:
             unwritten = directory.unwritten_logs.read(same_boot=self._same_boot)
             self._is_kafkas = not was_recovered(directory.path)
             self.marker = read_marker(directory.path)
+            # Before this boot's id is written, because a list of an earlier boot would seem to be valid then.
+            is_valid = self.marker is not None and self._same_boot
+            self._verified = take_verified(directory.path, is_valid=is_valid)
             if self.marker is None:
                 directory.sync()  # the folder of a new log may not be on disk yet
             else:
@@ -202,6 +207,7 @@ class DirectoryLoader:
             cleaned_up_to=self._cleaner_offsets.get(partition),
             highest_leader_epoch=self._settings.highest_leader_epoch,
             is_kafkas=self._is_kafkas,
+            verified=self._verified.get(partition),
         )
         log = Log.open(LogPlace(path, *partition, topic_id, self._events), self._settings, known)
         log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)

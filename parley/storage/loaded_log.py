@@ -10,6 +10,7 @@ from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.damage.appended_epochs import AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.recorded_damage import RecordedDamage
+from parley.storage.damage.verified_files import Versions
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.producer_state import ProducerState
 from parley.storage.segment import Segment
@@ -35,6 +36,8 @@ class LastKnown:
     it, like those of Apache Kafka. No leader epoch counts as altered then."""
     is_kafkas: bool = False
     """True if only Apache Kafka has used the log directory. Any of its segments may end early then."""
+    verified: Versions | None = None
+    """The files of the log that need no verification if they have not changed since; None if there are none."""
 
     def unflushed(self, end_offset: int) -> bool:
         """Return True if the last shutdown was not clean and the segment that ends at ``end_offset`` was not synced."""

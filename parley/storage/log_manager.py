@@ -24,7 +24,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
-from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, write_marker
+from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch
 from parley.storage.damage.mending import Mending
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
 from parley.storage.io_threads import IoThreads
@@ -279,7 +279,7 @@ class LogManager:
             if each.clean and each.directory.online:
                 try:
                     await self._maintenance.checkpoint(each.directory)
-                    await self.run(each.directory, write_marker, each.directory.path, epoch)
+                    await self.run(each.directory, each.mark, epoch)
                 except KafkaError as error:
                     _log.error("%s cannot be shut down cleanly: %s", each.directory, error)
         self._forget()

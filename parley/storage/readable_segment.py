@@ -74,7 +74,8 @@ class ReadableSegment:
         self.damage: tuple[DamagedBytes, ...] = ()
         """The known damaged bytes, in order. No read returns them."""
         self.unverified: Spans = ((0, size),) if size else ()
-        """The bytes that this process has neither written nor verified. A read verifies them first."""
+        """The bytes that are neither written nor verified by this process, or by an earlier one if the file has not
+        changed since (``verified_files``). A read verifies them first."""
         self._file: SegmentFile | None = None
         self._first_timestamp: int | None = None
         self._largest = None if size else TimestampOffset(-1, base_offset)

@@ -20,6 +20,7 @@ from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.segment_digest import remove_digest
+from parley.storage.damage.verified_files import count_unchanged_as_verified
 from parley.storage.loaded_log import LastKnown, LoadedLog, LogState
 from parley.storage.log_config import LogConfig
 from parley.storage.recovery_scan import RecoveryScan
@@ -52,6 +53,9 @@ def load(directory: Path, config: LogConfig, known: LastKnown, state: LogState, 
         segments.append(_new_segment(directory, config, state, opened.log_end, now_ms))
     if segments[-1].base_offset in opened.scanned:
         remove_digest(segments[-1].path_of(DIGEST_SUFFIX))  # the segment takes appends again
+    if known.verified:
+        unscanned = [segment for segment in segments if segment.base_offset not in opened.scanned]
+        count_unchanged_as_verified(unscanned, known.verified)
     for segment in segments:
         segment.rest()
     log_start, missing = _find_log_start(known, opened, deleted)

@@ -293,7 +293,9 @@ class Segment(ReadableSegment):
             self.time_index.append(*self.largest)
         self.offset_index.seal()
         self.time_index.seal()
-        os.truncate(self.path_of(LOG_SUFFIX), self.size)
+        path = self.path_of(LOG_SUFFIX)
+        if os.stat(path).st_size != self.size:  # some file systems would record a change (``verified_files``)
+            os.truncate(path, self.size)
         if not self.size:
             remove_digest(self.path_of(DIGEST_SUFFIX))
         else:

@@ -23,10 +23,12 @@ from parley.storage.checkpoints import (
     OffsetCheckpoint,
     decode,
     encode,
+    with_blank_checksum,
     write_atomically,
 )
 from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTONE_CHECKPOINT
 from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
+from parley.storage.damage.verified_files import VERIFIED_SEGMENTS, take_verified
 from parley.storage.leader_epoch_cache import CHECKPOINT, EpochStart, LeaderEpochCache
 from parley.storage.unwritten_logs import UNWRITTEN_LOGS, UnwrittenLog, UnwrittenLogs
 from tests.support.faulty_files import only_below
@@ -293,6 +295,12 @@ UNWRITTEN = {("topic", index): UnwrittenLog(UUID(int=7), is_moving=index == 1) f
             UNWRITTEN_LOGS,
             lambda path: UnwrittenLogs(path).write(UNWRITTEN),
             lambda path: UnwrittenLogs(path).read(same_boot=False),
+            {},
+        ),
+        (
+            VERIFIED_SEGMENTS,
+            lambda path: path.write_bytes(with_blank_checksum(encode(["one 0 0 12 4096 1790000000123456789"]))),
+            lambda path: take_verified(path.parent, is_valid=True),
             {},
         ),
     ],
