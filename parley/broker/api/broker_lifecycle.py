@@ -13,8 +13,8 @@ from parley.broker.controller.brokers import (
     unregister_broker,
 )
 from parley.broker.controller.controller import Controller
+from parley.broker.controller.elections.damaged_replicas import elect_other_leaders, remove_damaged_replicas
 from parley.broker.controller.elections.election_rules import RulesOf
-from parley.broker.controller.elections.leader_elections import elect_other_leaders, remove_damaged_replicas
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse

@@ -1,28 +1,25 @@
-"""Decisions that elect leaders: on request (ElectLeaders), and to keep leadership on preferred replicas.
+"""Decisions that elect leaders: unclean elections on request (ElectLeaders), and elections that were left unfinished.
 
-This module decides which partitions need an election; ``leader_choice.py`` and ``unclean_leader_choice.py`` decide
-which replica leads.
+``preferred_elections.py`` has the elections of preferred leaders, ``damaged_replicas.py`` those for damaged logs. They
+decide which partitions need an election; ``leader_choice.py`` and ``unclean_leader_choice.py`` decide which replica
+leads.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 
 from parley.broker.controller.broker_reports import BrokerReport
-from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.elections.election_rules import ElectionRules, RulesOf
-from parley.broker.controller.elections.leader_choice import elect_leader, next_partition_state
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.leader_choice import elect_leader
 from parley.broker.controller.elections.unclean_leader_choice import Recovery, recover_leaders
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.uuids import UUID
 
 
 class ElectionType(IntEnum):
@@ -46,26 +43,6 @@ class ElectionOutcome:
         return self.error is not None and self.error.code is ErrorCode.ELECTION_NOT_NEEDED
 
 
-def elect_preferred_leaders(
-    image: MetadataImage, wanted: Iterable[tuple[str, int]], rules: RulesOf
-) -> Decision[list[ElectionOutcome]]:
-    """Make the preferred replica of each given partition its leader. Returns one outcome for each partition.
-
-    No partition may occur twice.
-    """
-    live = image.live_broker_ids()
-    changes: list[Change] = []
-    outcomes = []
-    for topic, index in wanted:
-        try:
-            state = _needing(image, ElectionType.PREFERRED, topic, index)
-            changes.append(PartitionChanged(topic, index, _preferred(state, live, rules(image, topic))))
-            outcomes.append(ElectionOutcome(topic, index))
-        except KafkaError as error:
-            outcomes.append(ElectionOutcome(topic, index, error))
-    return Decision(tuple(changes), outcomes)
-
-
 def elect_unclean_leaders(
     image: MetadataImage, wanted: Iterable[tuple[str, int]], reports: Mapping[int, BrokerReport | None], rules: RulesOf
 ) -> Decision[tuple[list[ElectionOutcome], list[Recovery]]]:
@@ -77,7 +54,7 @@ def elect_unclean_leaders(
     for topic, index in wanted:
         outcomes[topic, index] = ElectionOutcome(topic, index)
         try:
-            _needing(image, ElectionType.UNCLEAN, topic, index)
+            require_election(image, ElectionType.UNCLEAN, topic, index)
         except KafkaError as error:
             outcomes[topic, index] = ElectionOutcome(topic, index, error)
     permitted = [key for key, outcome in outcomes.items() if outcome.error is None]
@@ -103,76 +80,15 @@ def needing_election(image: MetadataImage, kind: ElectionType) -> Iterator[tuple
     return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
 
 
-def _needing(image: MetadataImage, kind: ElectionType, topic: str, index: int) -> PartitionState:
-    """Return the state of a partition. Raises KafkaError if the partition does not exist or needs no election."""
+def require_election(image: MetadataImage, kind: ElectionType, topic: str, index: int) -> PartitionState:
+    """Return the state of a partition. Raises KafkaError if the partition does not exist or needs no election of this
+    kind."""
     state = image.partition(topic, index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Partition {topic}-{index} does not exist.")
     if not _needs_election(state, kind):
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
     return state
-
-
-def _preferred(state: PartitionState, live: Set[int], rules: ElectionRules) -> PartitionState:
-    preferred = state.replicas[0]
-    if preferred not in live or preferred not in state.isr:
-        why = "in sync" if preferred in live else "alive"
-        raise KafkaError(
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred leader, broker {preferred}, is not {why}."
-        )
-    return next_partition_state(state, replace(state, leader=preferred), live, rules.min_insync_replicas)
-
-
-def elect_other_leaders(
-    image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
-) -> Decision[None]:
-    """Elect another leader for each partition whose log is damaged on its current leader, ``broker_id``.
-
-    The new leader is another live member of the ISR. If there is none, the broker stays leader. It stays in the ISR in
-    any case. ``replicas`` are pairs of topic id and partition; pairs that are unknown or that the broker does not lead
-    are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
-    """
-    check_broker_epoch(image, broker_id, epoch)
-    live = image.live_broker_ids()
-    changes: list[Change] = []
-    for topic, index, state in image.named(replicas):
-        if state.leader == broker_id:
-            able = live.intersection(state.isr) - {broker_id}
-            other = next((each for each in state.replicas if each in able), NO_LEADER)
-            if other != NO_LEADER:
-                wanted, min_isr = replace(state, leader=other), rules(image, topic).min_insync_replicas
-                changes.append(PartitionChanged(topic, index, next_partition_state(state, wanted, live, min_isr)))
-    return Decision(tuple(changes), None)
-
-
-def remove_damaged_replicas(
-    image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
-) -> Decision[None]:
-    """Remove a broker's replicas from the ISR, the ELR and the last known ELR, so that the broker can remove their
-    damaged logs and fetch them again from the leaders.
-
-    A replica stays unless another live member of the ISR leads. A replica in the ISR or ELR also stays if the ISR would
-    have fewer than ``min.insync.replicas`` live members without it. For a replica in none of the three sets, only the
-    partition epoch increases. That rejects a proposal of the leader to add the replica to the ISR, which may be on its
-    way.
-
-    ``replicas`` are pairs of topic id and partition; unknown pairs are ignored. Raises STALE_BROKER_EPOCH unless the
-    broker is registered under this epoch.
-    """
-    check_broker_epoch(image, broker_id, epoch)
-    live = image.live_broker_ids()
-    changes: list[Change] = []
-    for topic, index, state in image.named(replicas):
-        min_isr = rules(image, topic).min_insync_replicas
-        others = live.intersection(state.isr) - {broker_id}
-        is_outside = broker_id in state.replicas and broker_id not in (*state.isr, *state.elr)
-        if state.leader in others and (is_outside or len(others) >= min(min_isr, len(state.replicas))):
-            left = next_partition_state(state, state, live, min_isr, lost=(broker_id,))
-            if left is state and is_outside:
-                left = replace(state, partition_epoch=state.partition_epoch + 1)
-            if left is not state:
-                changes.append(PartitionChanged(topic, index, left))
-    return Decision(tuple(changes), None)
 
 
 def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
@@ -198,27 +114,3 @@ def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
             if elected is not state:
                 changes.append(PartitionChanged(name, index, elected))
     return Decision(tuple(changes), None)
-
-
-def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int, rules: RulesOf) -> Decision[bool]:
-    """Move leadership back to brokers that lead too few of the partitions for which they are the preferred replica.
-
-    A broker leads too few if other brokers lead more than ``percentage`` percent of those partitions. Partitions under
-    reassignment are skipped. At most ``limit`` leaderships move. Returns True if more remain to be moved.
-    """
-    live = image.live_broker_ids()
-    preferring: defaultdict[int, int] = defaultdict(int)
-    away: defaultdict[int, list[tuple[str, int, PartitionState]]] = defaultdict(list)
-    for topic, index, state in image.partitions():
-        preferred = state.replicas[0]
-        preferring[preferred] += 1
-        if state.leader != preferred:
-            away[preferred].append((topic, index, state))
-    changes: list[Change] = [
-        PartitionChanged(topic, index, _preferred(state, live, rules(image, topic)))
-        for broker, partitions in sorted(away.items())
-        if broker in live and len(partitions) * 100 > percentage * preferring[broker]
-        for topic, index, state in partitions
-        if broker in state.isr and not (state.adding or state.removing)
-    ]
-    return Decision(tuple(changes[:limit]), len(changes) > limit)
