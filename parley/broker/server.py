@@ -178,7 +178,7 @@ class BrokerServer:
         if joined.identity.is_new:
             await adopt_topics(environment, parts)
         self.health.starting("opening its partitions")
-        await parts.partitions.opened()
+        await parts.partitions.until_opened()
         await parts.logs.strays.set_all_aside(parts.partitions.wants)
         self._serving = await serve(environment, parts, listening, bound.endpoints)
         if environment.owns_process:

@@ -103,7 +103,7 @@ class _Wait(Delayed[FetchMetadataResponse]):
         response = FetchMetadataResponse(controller_id=image.controller_id, controller_epoch=image.controller_epoch)
         if publisher.has_update_since(request.controller_epoch, request.version):
             news = publisher.update_since(*self.known)
-            response.is_snapshot = news.is_snapshot
+            response.is_whole = news.is_whole
             response.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
             response.earlier_terms = [_term(term) for term in news.earlier_terms]
         return response

@@ -91,7 +91,7 @@ class HostedLogs(Protocol):
         """Return True if this broker leads the partition but has not opened its log yet."""
         ...
 
-    async def opened(self, within_s: float | None = None) -> None:
+    async def until_opened(self, within_s: float | None = None) -> None:
         """Wait until the logs of new partitions are open, for at most ``within_s`` seconds."""
 
 
@@ -104,7 +104,7 @@ class _AllOpen:
     def lacks_log(self, topic: str, index: int) -> bool:
         return False
 
-    async def opened(self, within_s: float | None = None) -> None:
+    async def until_opened(self, within_s: float | None = None) -> None:
         return
 
 
@@ -174,7 +174,7 @@ class MetadataApi:
             uncreatable, throttle_ms = await self._create_absent(context, names)
         await self._failing_brokers.settled()
         if self._logs.is_opening:
-            await self._logs.opened(OPENED_MAX_S)
+            await self._logs.until_opened(OPENED_MAX_S)
         response = self._described(context, request, uncreatable, throttle_ms)
         return response if isinstance(response, MetadataResponse) else await response
 

@@ -64,7 +64,7 @@ class TopicPartitionsApi:
         """Describe one page of the requested topics, or of all topics."""
         await self._failing_brokers.settled()
         if self._logs.is_opening:
-            await self._logs.opened(OPENED_MAX_S)
+            await self._logs.until_opened(OPENED_MAX_S)
         image = self._metadata.image
         cursor = request.cursor
         names = self._names_from("" if cursor is None else cursor.topic_name, request, image)

@@ -60,8 +60,8 @@ class Administration:
         until_usable: Callable[[], Awaitable[None]],
         rules: RulesOf,
     ) -> None:
-        """``until_usable()`` waits until all live brokers know the new partitions, and this broker has opened their
-        logs."""
+        """``until_usable()`` waits, a second for each, until this broker has opened the logs of new partitions, and
+        until the other brokers have applied the metadata. It then returns in any case."""
         static = config()
         self._broker_id = broker_id
         self._controller = controller

@@ -37,7 +37,7 @@ class EncodedDelta:
 class MetadataUpdate:
     """The deltas that a broker lacks, or one delta that is a whole image."""
 
-    is_snapshot: bool
+    is_whole: bool
     steps: tuple[EncodedDelta, ...]
     earlier_terms: tuple[Term, ...] = ()
     """The earlier controllers' terms that the store listed when this term started, if the broker's image is not of this

@@ -46,14 +46,14 @@ class TopicAutoCreation:
         metadata: Metadata,
         peers: Peers,
         config: Callable[[], BrokerConfig],
-        opened: Callable[[], Awaitable[None]],
+        until_opened: Callable[[], Awaitable[None]],
     ) -> None:
-        """``opened()`` waits until this broker has opened the logs of new partitions, for a limited time."""
+        """``until_opened()`` waits until this broker has opened the logs of new partitions, for a limited time."""
         self._administration = administration
         self._metadata = metadata
         self._peers = peers
         self._config = config
-        self._opened = opened
+        self._until_opened = until_opened
         self._failures = {
             name: GrowingInterval(lambda: asyncio.get_running_loop().time()) for name in _REPLICATION_KEYS
         }
@@ -102,7 +102,7 @@ class TopicAutoCreation:
         """Wait until this broker can serve the topics that the controller's response names. Returns their outcomes."""
         created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
         await self._metadata.until(lambda image: all(name in image.topics for name in created), SEEN_MAX_S)
-        await self._opened()
+        await self._until_opened()
         return [
             TopicOutcome(
                 topic.name, self._metadata.image.topics.get(topic.name), _error(topic.error_code, topic.error_message)

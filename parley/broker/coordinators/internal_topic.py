@@ -164,9 +164,9 @@ class InternalTopic:
         for the truncation, because removed records must not become part of the state. It skips a damaged range if it is
         lost. Raises KafkaError if the log cannot be read, or while a damaged range may still be healed.
         """
-        await self._partitions.opened()
+        await self._partitions.until_opened()
         replica = self._partitions.find(self.name, partition)
-        await self._partitions.truncated(replica)
+        await self._partitions.until_truncated(replica)
         return await asyncio.get_running_loop().run_in_executor(None, read_back, replica.log, state, replica.is_lost)
 
     def open(self, partition: int) -> InternalPartition:

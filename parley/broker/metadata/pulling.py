@@ -78,7 +78,7 @@ async def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
             if metadata.image is not image:
                 return
         delta = _delta(epoch, step)
-        if response.is_snapshot:
+        if response.is_whole:
             _replace(metadata, delta, earlier)
         elif _follows(Term(epoch, response.controller_id, delta.version), image.term, earlier):
             metadata.apply(delta)

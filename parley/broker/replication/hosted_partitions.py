@@ -2,7 +2,7 @@
 
 A partition is added when the metadata lists this broker among its replicas. From then on it receives every change in
 its state and to its topic's configuration. It is closed when the metadata removes it. Its log is opened in the
-background. A handler that creates topics waits for ``opened``, so that the topic can be used immediately. A handler
+background. A handler that creates topics awaits ``until_opened``, so that the topic can be used immediately. A handler
 that lists topics shows partitions without a log as leaderless.
 
 A topic may be deleted, and another created with its name, while logs are being opened. So the code that opens a log
@@ -348,7 +348,7 @@ class HostedPartitions:
                 partition.end_truncation()
                 self._notify_opened(partition)  # the leader may have changed
 
-    async def truncated(self, partition: Partition) -> None:
+    async def until_truncated(self, partition: Partition) -> None:
         """Wait until no thread is truncating the partition's log. Meanwhile, this broker may have become its leader."""
         while partition in self._truncations:
             await asyncio.wait((self._truncations[partition],))
@@ -374,7 +374,7 @@ class HostedPartitions:
         partition = self.by_topic.get(topic, {}).get(index)
         return partition is not None and partition.is_leader and not partition.is_open and not partition.has_failed
 
-    async def opened(self, within_s: float | None = None) -> None:
+    async def until_opened(self, within_s: float | None = None) -> None:
         """Wait, at most ``within_s``, until the log of every known partition has been opened or has failed to open."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

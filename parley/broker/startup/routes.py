@@ -91,7 +91,7 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
         parts.metadata,
         parts.peers,
         parts.config,
-        opened=lambda: parts.partitions.opened(APPLIED_MAX_S),
+        until_opened=lambda: parts.partitions.until_opened(APPLIED_MAX_S),
     )
     parts.create_internal_topic.create = auto_creation.create_internal_topic
     as_client = AsClient()
@@ -198,7 +198,7 @@ def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAut
 def _administration(environment: Environment, parts: Parts) -> Administration:
     async def until_usable() -> None:
         """Wait until this broker, and the brokers that follow the controller, can use new partitions."""
-        await parts.partitions.opened(APPLIED_MAX_S)
+        await parts.partitions.until_opened(APPLIED_MAX_S)
         await parts.publisher.until_applied(APPLIED_MAX_S)
 
     return Administration(

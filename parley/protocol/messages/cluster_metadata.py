@@ -57,7 +57,7 @@ class FetchMetadataResponse(Response, key=1000, versions="0-2", flexible="0+"):
     error_message: str | None = None
     controller_id: i32 = -1
     controller_epoch: i32 = -1
-    is_snapshot: bool = field("0+", default=False)  # the only step contains a whole image, not changes to the sender's
+    is_whole: bool = field("0+", default=False)  # the only step contains a whole image, not changes to the sender's
     steps: list[Step] = field("0+", default=[])
     silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since the broker last heard from the controller
     # if the sender's image is not of this term: the earlier terms that the store has kept

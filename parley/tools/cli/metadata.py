@@ -199,7 +199,7 @@ async def _from_controller(client: Client, controller: int) -> Any:
         answer = await client.send(FetchMetadataRequest(broker_id=-1, max_wait_ms=0), node=controller)
     except KafkaError:
         return None
-    if answer.error_code or not answer.is_snapshot:
+    if answer.error_code or not answer.is_whole:
         return None
     image = MetadataImage("")
     for step in answer.steps:

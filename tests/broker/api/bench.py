@@ -122,7 +122,7 @@ class Bench:
         topic_id = new_uuid()
         state = PartitionState(tuple(replicas), tuple(replicas), leader)
         self.change(TopicCreated(TopicImage(name, topic_id, (state,) * partitions)))
-        await self.partitions.opened()
+        await self.partitions.until_opened()
         return topic_id
 
     @staticmethod

@@ -87,7 +87,7 @@ class Logs:
     def lacks_log(self, topic: str, index: int) -> bool:
         return self.is_opening and (topic, index) in self.missing
 
-    async def opened(self, within_s: float | None = None) -> None:
+    async def until_opened(self, within_s: float | None = None) -> None:
         return
 
 

@@ -68,7 +68,7 @@ async def test_a_broker_that_waits_for_its_registration_learns_of_it_immediately
     api.metadata.apply(Delta(image.controller_epoch, image.version + 1, (registered,)))
     assert waiting.done()
     response = waiting.result()
-    assert (response.is_snapshot, len(response.steps)) == (False, 1)
+    assert (response.is_whole, len(response.steps)) == (False, 1)
 
 
 async def test_a_sender_of_an_earlier_version_gets_a_whole_image_in_a_new_term() -> None:
@@ -84,9 +84,9 @@ async def test_a_sender_of_an_earlier_version_gets_a_whole_image_in_a_new_term()
     )
     now = api.fetch_metadata(context(CROSSES_TERMS), request)
     assert isinstance(now, FetchMetadataResponse)
-    assert not now.is_snapshot
+    assert not now.is_whole
     earlier = api.fetch_metadata(context(CROSSES_TERMS - 1), request)
     assert isinstance(earlier, Awaitable)
     response = await earlier
     assert isinstance(response, FetchMetadataResponse)
-    assert response.is_snapshot
+    assert response.is_whole

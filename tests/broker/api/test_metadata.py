@@ -173,9 +173,9 @@ async def test_metadata_waits_for_logs_that_are_being_opened(tmp_path: Path) -> 
         opens_logs_of = staticmethod(bench.partitions.opens_logs_of)
         lacks_log = staticmethod(bench.partitions.lacks_log)
 
-        async def opened(self, within_s: float | None = None) -> None:
+        async def until_opened(self, within_s: float | None = None) -> None:
             waiting.set()
-            await bench.partitions.opened()
+            await bench.partitions.until_opened()
 
     api = MetadataApi(bench.metadata, Creation(bench), failing_brokers, logs=Logs())
     bench.logs.may_open = may_open

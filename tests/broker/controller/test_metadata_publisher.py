@@ -69,7 +69,7 @@ class Term:
         return FetchMetadataResponse(
             controller_id=self.ours.image.controller_id,
             controller_epoch=self.ours.image.controller_epoch,
-            is_snapshot=news.is_snapshot,
+            is_whole=news.is_whole,
             steps=[FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps],
             earlier_terms=[
                 FetchMetadataResponse.Term(
@@ -89,10 +89,10 @@ class Term:
 def test_the_first_response_is_a_whole_image_and_the_next_ones_are_deltas() -> None:
     term = Term()
     term.create(1)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
     term.create(2, 3)
     answer = term.pull()
-    assert (answer.is_snapshot, [step.version for step in answer.steps]) == (False, [2, 3])
+    assert (answer.is_whole, [step.version for step in answer.steps]) == (False, [2, 3])
     assert term.pull().steps == []
 
 
@@ -101,9 +101,9 @@ def test_a_broker_too_far_behind_gets_the_whole_image(monkeypatch: pytest.Monkey
     term = Term()
     term.pull()
     term.create(1, 2, 3)
-    assert not term.answer().is_snapshot
+    assert not term.answer().is_whole
     term.create(4)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_the_deltas_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_the_deltas_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
     term = Term()
     term.pull()
     term.create(1)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_as_many_bytes_as_allowed_are_kept_in_each_term(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +122,9 @@ def test_as_many_bytes_as_allowed_are_kept_in_each_term(monkeypatch: pytest.Monk
     monkeypatch.setattr(publisher_module, "BYTES_KEPT", 2 * len(changes_to_bytes((TopicCreated(topic(3)),))))
     term.pull()
     term.create(3, 4)
-    assert not term.answer().is_snapshot
+    assert not term.answer().is_whole
     term.create(5)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_a_large_delta_after_a_small_one_counts_with_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_large_delta_after_a_small_one_counts_with_its_own_size(monkeypatch: p
     term.create(1)
     large = replace(topic(2), name="t" * 249)
     term.ours.apply(Delta(EPOCH, term.ours.image.version + 1, (TopicCreated(large),)))
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_a_broker_ahead_of_the_controller_gets_the_whole_image() -> None:
@@ -142,8 +142,8 @@ def test_a_broker_ahead_of_the_controller_gets_the_whole_image() -> None:
     term.create(1)
     version = term.ours.image.version
     assert term.update_since(EPOCH, version).steps == ()
-    assert term.update_since(EPOCH, version + 1).is_snapshot
-    assert term.update_since(EPOCH - 1, version).is_snapshot
+    assert term.update_since(EPOCH, version + 1).is_whole
+    assert term.update_since(EPOCH - 1, version).is_whole
 
 
 def test_nothing_is_encoded_until_a_broker_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_nothing_is_encoded_until_a_broker_fetches(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.delattr(publisher_module, "changes_to_bytes")
         term.create(1)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_a_whole_image_is_encoded_once_for_all_brokers() -> None:
@@ -167,7 +167,7 @@ def test_deltas_follow_a_whole_image_that_another_broker_has_caused() -> None:
     term.update_since(0, 0)
     term.create(2)
     run(follower.apply(term.theirs, term.answer()))
-    assert not term.pull().is_snapshot
+    assert not term.pull().is_whole
 
 
 def test_a_whole_image_is_encoded_again_when_the_deltas_after_it_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_subscribers_get_the_changes_that_a_whole_image_brings() -> None:
         Delta(EPOCH + 1, 0, ()),
     )
     term.publisher.open(())
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
     assert told[0].changes == (ControllerElected(2, EPOCH + 1), TopicDeleted("t1", UUID(int=1)))
 
 
@@ -232,7 +232,7 @@ def test_a_whole_image_of_another_term_continues_only_the_history_that_the_store
     term.publisher.open(earlier_terms)
     term.pull()
     term.ours.apply(Delta(EPOCH + 2, 1, (TopicCreated(topic(3)),)))
-    assert not term.pull().is_snapshot
+    assert not term.pull().is_whole
     assert [delta.continues_history for delta in told] == [continues, True]
 
 
@@ -251,7 +251,7 @@ def test_a_new_term_starts_with_changes_to_the_image_before_it() -> None:
     next_term(term, TopicCreated(topic(2)))
     term.create(3)
     answer = term.pull()
-    assert (answer.is_snapshot, [step.version for step in answer.steps]) == (False, [0, 1])
+    assert (answer.is_whole, [step.version for step in answer.steps]) == (False, [0, 1])
 
 
 def test_a_new_term_starts_with_a_whole_image_for_brokers_that_lag_behind() -> None:
@@ -259,14 +259,14 @@ def test_a_new_term_starts_with_a_whole_image_for_brokers_that_lag_behind() -> N
     term.pull()
     term.create(1)
     next_term(term)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_a_new_term_starts_with_a_whole_image_if_the_store_does_not_remember_the_one_before_it() -> None:
     term = Term()
     term.pull()
     next_term(term, remembers=False)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_a_broker_refuses_changes_to_an_image_that_the_store_does_not_remember() -> None:
@@ -286,7 +286,7 @@ def test_the_start_of_a_term_is_kept_as_long_as_the_deltas_after_it(monkeypatch:
     term.pull()
     next_term(term)
     term.create(1, 2)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
 
 
 def test_a_whole_image_of_the_same_term_continues_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,7 @@ def test_a_whole_image_of_the_same_term_continues_its_history(monkeypatch: pytes
     told: list[Delta] = []
     term.theirs.subscribe(lambda delta, image: told.append(delta))
     term.create(2, 3)
-    assert term.pull().is_snapshot
+    assert term.pull().is_whole
     assert [delta.continues_history for delta in told] == [True]
 
 

@@ -177,15 +177,17 @@ async def read_back(
 ) -> ReadBack:
     """Read a log as the partition of an internal topic. ``truncate`` is what a truncation that has begun removes."""
 
-    async def opened() -> None:
+    async def until_opened() -> None:
         pass
 
-    async def truncated(partition: object) -> None:
+    async def until_truncated(partition: object) -> None:
         assert partition is replica
         truncate()
 
     replica = SimpleNamespace(log=log, is_lost=lambda damaged: is_lost)
-    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: replica, truncated=truncated)
+    partitions: Any = SimpleNamespace(
+        until_opened=until_opened, find=lambda topic, index: replica, until_truncated=until_truncated
+    )
     return await InternalTopic("__topic", partitions, Purgatory(), lambda: 0).read(0, state)
 
 

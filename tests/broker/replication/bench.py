@@ -315,7 +315,7 @@ class Nodes:
         node = self.nodes[broker_id]
         registration = await node.start(self.image, lambda topic: self.configs.get(topic, LogConfig()))
         self.change(BrokerRegistered(registration))
-        await node.partitions.opened()
+        await node.partitions.until_opened()
 
     async def create(
         self, name: str, replicas: Sequence[int], *, partitions: int = 1, config: LogConfig | None = None
@@ -327,7 +327,7 @@ class Nodes:
         self.change(TopicCreated(TopicImage(name, topic_id, (state,) * partitions)))
         for node in self.nodes.values():
             if node.is_up:
-                await node.partitions.opened()
+                await node.partitions.until_opened()
         return topic_id
 
     def fence(self, broker_id: int, *, fenced: bool) -> None:

@@ -386,7 +386,7 @@ async def test_new_logs_are_unproven_unless_the_cluster_has_just_created_the_par
         TopicCreated(TopicImage("deleted", deleted, (both,))),
         PartitionChanged("moved", 0, both),  # of the store's past: the partition has moved away since
     )
-    await bench.partitions.opened()
+    await bench.partitions.until_opened()
     assert bench.logs.unproven == {("lagging", 0): 6, ("deleted", 0): 6, ("moved", 0): 6}
     bench.partitions.is_registered = lambda image: False
     await bench.create("unregistered")

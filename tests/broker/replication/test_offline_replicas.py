@@ -67,7 +67,7 @@ async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers
         await client.send(CreateTopicsRequest(topics=[new]))
     for server in servers:  # one broker has responded; the others may not know the topic yet
         assert await server.metadata.until(lambda image: "t" in image.topics, PATIENCE_S)
-        await server.parts.partitions.opened()
+        await server.parts.partitions.until_opened()
         assert await server.metadata.until(has_all_directories, PATIENCE_S)
     for victim in servers[1:]:
         own = victim.identity.broker_id

@@ -427,11 +427,11 @@ async def test_partitions_come_and_go_with_the_metadata(bench: Bench) -> None:
     await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
     assert len(bench.partitions) == 2
     bench.change(PartitionsAdded("t", (PartitionState((BROKER,), (BROKER,), BROKER),)))
-    await bench.partitions.opened()
+    await bench.partitions.until_opened()
     assert [partition.index for partition in bench.partitions] == [0, 1, 2]
     assert bench.partition("t", 2).log.log_end_offset == 0
     bench.alter("elsewhere", replicas=(OTHER, BROKER))
-    await bench.partitions.opened()
+    await bench.partitions.until_opened()
     assert bench.partition("elsewhere").is_open
     bench.alter("t", 1, replicas=(OTHER,), leader=OTHER)
     with pytest.raises(KafkaError) as moved:
@@ -453,5 +453,5 @@ async def test_a_partition_is_refused_until_it_is_open(bench: Bench) -> None:
         _ = bench.partition("t").log
     assert code_of(early) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     creating.close()
-    await bench.partitions.opened()
+    await bench.partitions.until_opened()
     assert bench.partition("t").log.log_end_offset == 0

@@ -113,7 +113,7 @@ class Replica:
             self.partitions, self.metadata, sessions, self.purgatories.fetch, self.tasks, max_bytes=1 << 20
         )
         self.hear(image)
-        await self.partitions.opened()
+        await self.partitions.until_opened()
 
     def hear(self, image: MetadataImage) -> None:
         changes = image.changes_since(self.metadata.image)

@@ -107,7 +107,7 @@ async def test_an_elected_broker_knows_when_its_log_is_no_longer_truncated(
     partition = bench.partition("t")
     log = partition.log
     bench.alter("t", leader=OTHER, replicas=(1, OTHER), isr=(1, OTHER))
-    await bench.partitions.truncated(partition)
+    await bench.partitions.until_truncated(partition)
     may_truncate = asyncio.Event()
     at_end: list[tuple[bool, int]] = []
 
@@ -116,7 +116,7 @@ async def test_an_elected_broker_knows_when_its_log_is_no_longer_truncated(
         truncate(log)
 
     async def read() -> None:
-        await bench.partitions.truncated(partition)
+        await bench.partitions.until_truncated(partition)
         at_end.append((partition.is_leader, log.log_end_offset))
 
     monkeypatch.setattr(bench.logs, "cut", cut)
