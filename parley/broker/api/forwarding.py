@@ -69,7 +69,7 @@ ELECTED_MAX_S = 5.0
 """The maximum time, in seconds, that a request waits for a new controller. If an election is possible, it takes a
 fraction of a second."""
 PURPOSE = "forwarding"
-_HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # the client ids that parley.broker.network.peers uses
+_FORWARDING_CLIENT = re.compile(rf"broker-\d+-{PURPOSE}")  # the client ids that parley.broker.network.peers uses
 
 _log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def _is_for_this_broker(context: RequestContext, request: Any) -> bool:
     A forwarded request is not forwarded again, because two brokers may each consider the other the controller. The
     levels of loggers belong to this broker.
     """
-    if context.client_id is not None and _HANDED_ON.fullmatch(context.client_id):
+    if context.client_id is not None and _FORWARDING_CLIENT.fullmatch(context.client_id):
         return True
     if isinstance(request, AlterConfigsRequest | IncrementalAlterConfigsRequest):
         return any(resource.resource_type == ResourceType.BROKER_LOGGER for resource in request.resources)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from parley.broker.controller.controller_state import ControllerEvent, ControllerState, next_state
 from parley.broker.controller.decision import Decide
-from parley.broker.controller.decision_batch import DecisionBatch, DecisionRequest, decide_batch, decided_together
+from parley.broker.controller.decision_batch import DecisionBatch, DecisionRequest, decide_batch, next_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher, TermStart
 from parley.broker.controller.published_steps import in_steps
 from parley.broker.controller.stored_metadata import PREFIXES, TERMS, UnreadableMetadata, Writes, read_image, writes_for
@@ -209,10 +209,10 @@ class Controller:
         else:
             request.patience = loop.call_later(STORE_CHECK_S, self._withdraw_if_store_is_silent, request)
 
-    async def run(self, elections: Elections, during_term: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run(self, elections: Elections, run_duties: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Campaign, serve a term, and campaign again, within one session. Raises SessionLost when the session is lost.
 
-        The metadata is in the store that ``elections`` uses. ``during_term()`` runs during each term: it starts
+        The metadata is in the store that ``elections`` uses. ``run_duties()`` runs during each term: it starts
         when the image has been loaded, and is cancelled when the term ends.
         """
         self._store = KeyValue(elections.backend, self._rng)
@@ -220,15 +220,15 @@ class Controller:
         self._enter(ControllerEvent.STARTED)
         try:
             while True:
-                await self._campaign_and_serve(elections, during_term)
+                await self._campaign_and_serve(elections, run_duties)
         finally:
             self._enter(ControllerEvent.STOPPED)
 
     async def _campaign_and_serve(
-        self, elections: Elections, during_term: Callable[[], Coroutine[Any, Any, None]]
+        self, elections: Elections, run_duties: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         try:
-            await self._serve(await self._campaign(elections), during_term)
+            await self._serve(await self._campaign(elections), run_duties)
         except (Fenced, LeadershipLost) as lost:
             _log.warning(
                 "this broker lost the controller leadership", extra={"broker": self._broker_id, "reason": str(lost)}
@@ -296,7 +296,7 @@ class Controller:
                 found_dead.cancel()
                 await asyncio.wait({campaign})
 
-    async def _serve(self, leadership: Leadership, during_term: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _serve(self, leadership: Leadership, run_duties: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await self._become_controller(leadership)
         except CoordinationError:
@@ -304,16 +304,16 @@ class Controller:
         except Exception:
             await self._resign(leadership)  # perhaps another broker can read the metadata
             raise
-        companion = asyncio.ensure_future(during_term())
+        duties = asyncio.ensure_future(run_duties())
         lost = asyncio.ensure_future(leadership.lost.wait())
         get = asyncio.ensure_future(self._queue.get())
         try:
             while True:
-                await asyncio.wait({get, lost, companion}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({get, lost, duties}, return_when=asyncio.FIRST_COMPLETED)
                 if lost.done():
                     break
-                if companion.done():
-                    companion.result()  # raises: during a term, the companion can only end by failing
+                if duties.done():
+                    duties.result()  # raises: during a term, the duties can only end by failing
                 request, get = get.result(), asyncio.ensure_future(self._queue.get())
                 await self._round(leadership, request)
         finally:
@@ -321,10 +321,10 @@ class Controller:
             if get.done() and not get.cancelled():
                 get.result().fail(KafkaError(ErrorCode.NOT_CONTROLLER))
             self._publisher.close()
-            for task in (get, lost, companion):
+            for task in (get, lost, duties):
                 task.cancel()
             try:
-                await asyncio.gather(companion, return_exceptions=True)
+                await asyncio.gather(duties, return_exceptions=True)
                 await self._resign(leadership)
             finally:
                 self._enter(ControllerEvent.RESIGNED)
@@ -421,7 +421,7 @@ class Controller:
     async def _carry_out(self, leadership: Leadership, requests: list[DecisionRequest]) -> None:
         while requests:
             before = self._metadata.image
-            together = decided_together(requests)
+            together = next_batch(requests)
             if together[0].is_slow:
                 loop = asyncio.get_running_loop()
                 batch, writes = await loop.run_in_executor(None, _decide, before, together)

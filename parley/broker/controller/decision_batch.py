@@ -101,7 +101,7 @@ class _TopicsInBatch:
         return False
 
 
-def decided_together(requests: Sequence[DecisionRequest]) -> Sequence[DecisionRequest]:
+def next_batch(requests: Sequence[DecisionRequest]) -> Sequence[DecisionRequest]:
     """Return the first requests that may share a batch: those before the first slow request, or one slow request."""
     if requests[0].is_slow:
         return requests[:1]

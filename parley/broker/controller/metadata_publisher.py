@@ -67,7 +67,7 @@ class MetadataPublisher:
 
     def __init__(self, metadata: Metadata, waiting: Purgatory) -> None:
         """``waiting`` holds the fetches that wait for a change; this object is their key."""
-        self.followers: dict[int, MetadataProgress] = {}
+        self.progress_of: dict[int, MetadataProgress] = {}
         self._metadata = metadata
         self._waiting = waiting
         self._steps: deque[EncodedDelta] = deque()
@@ -110,7 +110,7 @@ class MetadataPublisher:
         self._bytes = 0
         self._start = self._whole = None
         self._keeps_deltas = False
-        self.followers.clear()
+        self.progress_of.clear()
         self._applied.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
@@ -142,7 +142,7 @@ class MetadataPublisher:
 
     def note_fetch(self, broker_id: int, progress: MetadataProgress) -> None:
         """Record the latest fetch of a broker."""
-        self.followers[broker_id] = progress
+        self.progress_of[broker_id] = progress
         self._applied.set()
 
     def has_update_since(self, controller_epoch: int, version: int) -> bool:
@@ -193,7 +193,7 @@ class MetadataPublisher:
         image = self._metadata.image
         try:
             async with asyncio.timeout(timeout_s):
-                while self._is_open and any(self._lacks(broker_id, image) for broker_id in self.followers):
+                while self._is_open and any(self._lacks(broker_id, image) for broker_id in self.progress_of):
                     self._applied.clear()
                     await self._applied.wait()
         except TimeoutError:
@@ -201,7 +201,7 @@ class MetadataPublisher:
         return True
 
     def _lacks(self, broker_id: int, image: MetadataImage) -> bool:
-        progress, broker = self.followers[broker_id], self._metadata.image.brokers.get(broker_id)
+        progress, broker = self.progress_of[broker_id], self._metadata.image.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.epoch != progress.broker_epoch:
             return False
         return (progress.controller_epoch, progress.version) < (image.controller_epoch, image.version)

@@ -246,10 +246,10 @@ class BrokerFencing:
         return [broker for broker, each in lasts.items() if each > self._silence_s]
 
     def _heard_s(self, broker_id: int, epoch: int, since: float) -> float:
-        follower = self._publisher.followers.get(broker_id)
-        if follower is None or follower.broker_epoch != epoch:
+        progress = self._publisher.progress_of.get(broker_id)
+        if progress is None or progress.broker_epoch != epoch:
             return since
-        return max(follower.fetched_s, since)
+        return max(progress.fetched_s, since)
 
 
 def _live(members: Mapping[str, Member]) -> dict[int, BrokerRegistration]:

@@ -324,9 +324,9 @@ class BrokerLifecycle:
 
     async def _be_candidate(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
         await joined.wait()  # a broker whose id is taken must not become controller
-        await self.controller.run(elections, lambda: self._act_as_controller(groups, since_s))
+        await self.controller.run(elections, lambda: self._run_duties(groups, since_s))
 
-    async def _act_as_controller(self, groups: Groups, since_s: float) -> None:
+    async def _run_duties(self, groups: Groups, since_s: float) -> None:
         await race(
             self._fencing.run(groups, since_s),
             self._store_move_driver.run(groups.session, lambda: groups.members(BROKERS_GROUP)),

@@ -66,7 +66,7 @@ async def fetch_batches(
     of the other replica (``LackedRecords`` if it does not have the records), OFFSET_NOT_AVAILABLE if the records are
     not committed there yet, or CORRUPT_MESSAGE if the batches do not belong in this log.
     """
-    behind = _unknown_up_to(partition, last_offset, has_gaps=has_gaps)
+    behind = _first_certain_after(partition, last_offset, has_gaps=has_gaps)
     if behind is not None:
         await _check_agreement(ask, partition, behind)
     start = partition.log.log_start_offset
@@ -81,7 +81,7 @@ async def fetch_batches(
     return batches._replace(lacks_tombstones=data.snapshot_id.end_offset > offset)
 
 
-def _unknown_up_to(partition: Partition, last_offset: int, *, has_gaps: bool) -> int | None:
+def _first_certain_after(partition: Partition, last_offset: int, *, has_gaps: bool) -> int | None:
     """Return the first offset with a certain leader epoch after a range that ends with ``last_offset``.
 
     Recovery learns epochs from the batches that it can read. So an epoch that seems to start with the first batch after

@@ -45,11 +45,11 @@ async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epo
         return ErrorCode(response.error_code)
 
     assert await ask(2, epoch_of(2)) == ErrorCode.NONE
-    heard = dict(publisher.followers)
+    heard = dict(publisher.progress_of)
     assert [(who, hearer.broker_epoch) for who, hearer in heard.items()] == [(2, epoch_of(2))]
     is_past = broker_id == 2 and 0 <= epoch < epoch_of(2)
     assert await ask(broker_id, epoch) == (ErrorCode.STALE_BROKER_EPOCH if is_past else ErrorCode.NONE)
-    assert publisher.followers == heard
+    assert publisher.progress_of == heard
 
 
 async def test_a_broker_that_waits_for_its_registration_learns_of_it_immediately() -> None:

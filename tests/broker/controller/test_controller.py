@@ -14,7 +14,7 @@ import pytest
 
 from parley.broker.controller.controller import ELECTION, STORE_PATIENCE_S, Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.decision_batch import DecisionRequest, decide_batch, decided_together
+from parley.broker.controller.decision_batch import DecisionRequest, decide_batch, next_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.published_steps import PARTITIONS_PER_STEP
 from parley.broker.controller.stored_metadata import REQUIRED, TERMS, TOPICS
@@ -330,8 +330,8 @@ async def test_a_controller_publishes_no_more_once_it_has_applied_the_metadata_o
 
 async def test_a_slow_decision_is_alone_in_its_batch() -> None:
     slow, quick = DecisionRequest(count_up, asyncio.Future(), is_slow=True), asking()
-    assert decided_together([slow, quick]) == [slow]
-    assert decided_together([quick, quick, slow, quick]) == [quick, quick]
+    assert next_batch([slow, quick]) == [slow]
+    assert next_batch([quick, quick, slow, quick]) == [quick, quick]
 
 
 @virtual

@@ -33,7 +33,7 @@ together with another one whose silence is just over."""
 class MetadataPublisher:
     """No broker has requested metadata during this term."""
 
-    followers: ClassVar[dict[int, Any]] = {}
+    progress_of: ClassVar[dict[int, Any]] = {}
 
 
 async def hold(endpoint: Endpoint) -> None:

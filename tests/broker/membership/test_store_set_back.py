@@ -103,10 +103,10 @@ class Office:
         self.set_back = StoreSetBack(self.controller, lambda *_: ElectionRules(2), recovery)
 
     @asynccontextmanager
-    async def held(self, during_term: Any = None) -> AsyncIterator[None]:
+    async def held(self, run_duties: Any = None) -> AsyncIterator[None]:
         """Campaign, and wait for the first term."""
         elections = Elections(self.backend, await self.backend.open_session(60_000), Random(1))
-        serving = asyncio.ensure_future(self.controller.run(elections, during_term or asyncio.Event().wait))  # type: ignore[arg-type]
+        serving = asyncio.ensure_future(self.controller.run(elections, run_duties or asyncio.Event().wait))  # type: ignore[arg-type]
         await self.term_above(5)
         yield
         serving.cancel()
