@@ -179,10 +179,10 @@ class Client:
         """Return the brokers and the topics in ``topics`` (None: all). With ``create``, missing topics are created if
         the broker allows it."""
         version = await self.version_for(MetadataRequest)
-        asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        if version == 0 and asked is None:
-            asked = []  # an empty list means all in version 0
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create or version < 4)
+        requested = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        if version == 0 and requested is None:
+            requested = []  # an empty list means all in version 0
+        request = MetadataRequest(topics=requested, allow_auto_topic_creation=create or version < 4)
         response: MetadataResponse = await self.send(request, version=version)
         self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         for topic in response.topics:

@@ -456,10 +456,10 @@ class Lookup:
         topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
         for name, index in partitions:
             topic = topics.setdefault(name, ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[]))
-            asked = ListOffsetsRequest.ListOffsetsPartition(
+            requested = ListOffsetsRequest.ListOffsetsPartition(
                 partition_index=index, timestamp=self._missing[TopicPartition(name, index)]
             )
-            topic.partitions.append(asked)
+            topic.partitions.append(requested)
         request = ListOffsetsRequest(
             replica_id=self._replica_id, isolation_level=self._isolation, topics=list(topics.values())
         )

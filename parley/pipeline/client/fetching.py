@@ -146,7 +146,7 @@ async def _forget_leader(client: Client, partition: TopicPartition) -> None:
 
 
 def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_bytes: int) -> FetchRequest:
-    asked = FetchRequest.FetchPartition(
+    requested = FetchRequest.FetchPartition(
         partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
     )
     return FetchRequest(
@@ -154,7 +154,7 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
         min_bytes=1,
         max_bytes=max_bytes,
         isolation_level=isolation,
-        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[asked])],
+        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[requested])],
     )
 
 
@@ -222,8 +222,8 @@ async def _out_of_range(client: Client, partition: TopicPartition, offset: int, 
 
 
 async def _bound(client: Client, partition: TopicPartition, position: int, node: int) -> int:
-    asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=position)
-    topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[asked])
+    requested = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=position)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[requested])
     request = ListOffsetsRequest(replica_id=-1, topics=[topic])
     found = (await client.send(request, node=node)).topics[0].partitions[0]
     check_code(found.error_code, f"offsets of {partition}")

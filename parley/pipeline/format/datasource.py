@@ -38,7 +38,7 @@ from parley.pipeline.format.source import (
     check_schema,
     source_schema,
 )
-from parley.pipeline.format.typed import TypedColumn, asked, columns_of, sinks
+from parley.pipeline.format.typed import TypedColumn, columns_of, requested_columns, sinks
 from parley.pipeline.schemas.client import RegistryAway
 from parley.pipeline.spark.shipping import Travels
 
@@ -100,7 +100,7 @@ class ParleyDataSource(Travels, DataSource):
     def _sink(self, schema: StructType) -> SinkOptions:
         options = sink_options(self.options)
         try:
-            columns = sinks(asked(self.options, options.topic), schema)
+            columns = sinks(requested_columns(self.options, options.topic), schema)
         except (ValueError, RegistryAway) as error:
             raise OptionError(f"{error}") from None
         check_columns(schema, options, [one.column for one in columns])
@@ -110,6 +110,6 @@ class ParleyDataSource(Travels, DataSource):
 def _typed(options: Mapping[str, str], planned: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
     """Return the columns to which the options give a type, and how they are read. Raises OptionError."""
     try:
-        return columns_of(asked(options, only_topic(options)), planned)
+        return columns_of(requested_columns(options, only_topic(options)), planned)
     except (ValueError, RegistryAway) as error:
         raise OptionError(f"{error}") from None

@@ -130,5 +130,5 @@ def _resolve(
             f"'{name if specific else f'{name}ByTimestamp'}' must name every partition of {options.chosen} and no"
             f" other; missing: {missing}, not there: {unknown}" + ("; -1 means latest, -2 earliest" if specific else "")
         )
-    asked = {partition: number for partition, number in given.items() if not specific or number < 0}
-    return dict(given) | cluster.offsets(asked, options.isolation)
+    requested = {partition: number for partition, number in given.items() if not specific or number < 0}
+    return dict(given) | cluster.offsets(requested, options.isolation)

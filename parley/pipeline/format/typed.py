@@ -37,7 +37,7 @@ class BadValue(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedColumn:
     """The options of a column. ``version`` is None for the latest version."""
 
     column: str
@@ -59,7 +59,7 @@ class TypedColumn:
     is_permissive: bool = False
 
 
-def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
+def requested_columns(options: Mapping[str, str], topic: str | None) -> tuple[RequestedColumn, ...]:
     """Read the options for typed columns. ``topic`` is the only topic, which determines the default subjects; None if
     there are several. Raises ValueError."""
     given = {key.lower(): value.strip() for key, value in options.items()}
@@ -85,14 +85,16 @@ def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
             raise ValueError(f"'{column}SchemaVersion' is {version!r}; it must be a number or latest")
         number = int(version) if version and version != "latest" else None
         language = FORMATS[text.lower()]
-        found.append(Asked(column, language, settings, subject, number, bool(version), mode == "PERMISSIVE"))
+        found.append(RequestedColumn(column, language, settings, subject, number, bool(version), mode == "PERMISSIVE"))
     return tuple(found)
 
 
 # --- Reading ---
 
 
-def columns_of(wanted: Sequence[Asked], given: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
+def columns_of(
+    wanted: Sequence[RequestedColumn], given: StructType | None = None
+) -> tuple[StructType, tuple[TypedColumn, ...]]:
     """Return the Spark types of the columns, and how tasks read them. Blocks; for the driver.
 
     ``given`` are the types that Spark has planned with. The newest version with these types is used, because a later
@@ -107,7 +109,7 @@ def columns_of(wanted: Sequence[Asked], given: StructType | None = None) -> tupl
     return fields, tuple(columns)
 
 
-def _version(one: Asked, planned: DataType | None) -> tuple[int, Schema, DataType]:
+def _version(one: RequestedColumn, planned: DataType | None) -> tuple[int, Schema, DataType]:
     client = client_of(one.settings)
     versions = client.versions(one.subject) if one.version is None else [one.version]
     newest: tuple[int, Schema, DataType] | None = None
@@ -153,7 +155,7 @@ def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.Reco
 # --- Writing ---
 
 
-def sinks(wanted: Sequence[Asked], schema: StructType) -> tuple[TypedColumn, ...]:
+def sinks(wanted: Sequence[RequestedColumn], schema: StructType) -> tuple[TypedColumn, ...]:
     """Register the columns' schemas, and return how tasks write them. Blocks; for the driver. Raises ValueError."""
     made = []
     for one in wanted:

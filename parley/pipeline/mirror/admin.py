@@ -130,13 +130,13 @@ def _problems(answers: Iterable[tuple[str, Any]]) -> dict[str, str]:
 def topic_settings(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, Setting]]:
     """Return all settings of topics. Deleted topics are left out."""
     kind = DescribeConfigsRequest
-    asked = [
+    requested = [
         kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
         for name in topics
     ]
 
     async def ask(client: Client) -> dict[str, dict[str, Setting]]:
-        answer = await client.send(kind(resources=asked))
+        answer = await client.send(kind(resources=requested))
         return {
             one.resource_name: {
                 each.name: Setting(each.value, each.config_source, each.read_only, each.is_sensitive)
@@ -146,7 +146,7 @@ def topic_settings(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[st
             if not one.error_code
         }
 
-    return cluster.retry(ask) if asked else {}
+    return cluster.retry(ask) if requested else {}
 
 
 def alter_settings(cluster: Cluster, changes: Mapping[str, Sequence[Change]]) -> dict[str, str]:

@@ -135,10 +135,10 @@ def _extensions(fields: Any, syntax: str) -> Iterator[str]:
 def _service(service: Any) -> Iterator[str]:
     yield from (f"option {one};" for one in _options(service.options))
     for method in service.method:
-        asked = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
+        request_type = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
         given = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
         options = "".join(f" option {one};" for one in _options(method.options))
-        yield f"rpc {method.name} ({asked}) returns ({given}){f' {{{options} }}' if options else ';'}"
+        yield f"rpc {method.name} ({request_type}) returns ({given}){f' {{{options} }}' if options else ';'}"
 
 
 def _options(options: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from parley.pipeline.format.typed import asked, sinks
+from parley.pipeline.format.typed import requested_columns, sinks
 
 
 def _struct(name: str, kind: DataType) -> StructType:
@@ -37,4 +37,4 @@ def _struct(name: str, kind: DataType) -> StructType:
 def test_a_field_that_cannot_be_written_is_named(written: DataType, named: str, version: str) -> None:
     options = {"valueFormat": "avro", "schema.registry.url": "http://127.0.0.1:1", "valueSchemaVersion": version}
     with pytest.raises(ValueError, match=re.escape(named)):
-        sinks(asked(options, "t"), _struct("value", written))
+        sinks(requested_columns(options, "t"), _struct("value", written))

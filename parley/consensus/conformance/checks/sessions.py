@@ -103,8 +103,8 @@ async def _ttl_is_fitted(lab: Lab) -> None:
     require(0 < limits.ttl_ms_min <= limits.ttl_ms_max, "ttl_ms_min must be above 0 and at most ttl_ms_max")
     require(limits.ttl_ms_min <= 30_000 <= limits.ttl_ms_max, "a TTL of 30 s must be possible")
     require(limits.expiry_factor_max >= 1, "no store may expire a session before its TTL")
-    asked = [(1, limits.ttl_ms_min), (1 << 40, limits.ttl_ms_max), (limits.ttl_ms_max, limits.ttl_ms_max)]
-    for ttl_ms, expected in [*asked, (LONG_TTL_MS, _ttl(client, LONG_TTL_MS))]:
+    requested = [(1, limits.ttl_ms_min), (1 << 40, limits.ttl_ms_max), (limits.ttl_ms_max, limits.ttl_ms_max)]
+    for ttl_ms, expected in [*requested, (LONG_TTL_MS, _ttl(client, LONG_TTL_MS))]:
         before = asyncio.get_running_loop().time()
         session = await client.open_session(ttl_ms)
         equal(session.ttl_ms, expected, f"the TTL given for {ttl_ms} ms")

@@ -144,7 +144,7 @@ class Columns:
         self._rows: list[tuple[Row, dict[str, Any]]] = []
         self._changed: set[str] = set()
         """Columns whose type has changed since some of the rows were added."""
-        self._asked: dict[tuple[str, Any], bool] = {}
+        self._stays_exact: dict[tuple[str, Any], bool] = {}
 
     def add(self, row: Row) -> None:
         """Add a row. Raises Refused if a value does not fit; the row is then not added."""
@@ -212,9 +212,9 @@ class Columns:
             return False
         if is_always_exact(stored, kind):
             return True
-        if (name, kind) not in self._asked:
-            self._asked[name, kind] = self._target.stays_exact(name, kind)
-        return self._asked[name, kind]
+        if (name, kind) not in self._stays_exact:
+            self._stays_exact[name, kind] = self._target.stays_exact(name, kind)
+        return self._stays_exact[name, kind]
 
     def _refused(self, row: Row, name: str, error: DoesNotFit, *, is_lacking: bool = False) -> Refused:
         key = self._target.evolution_key

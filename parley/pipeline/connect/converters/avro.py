@@ -89,9 +89,9 @@ class AvroConverter(Converter):
         if known is None:
             assert self._registry is not None
             avro = Registered(Language.AVRO, json.dumps(to_avro(schema)))
-            asked = self._registry.register if self.config["auto.register.schemas"] else self._registry.look_up
+            resolve = self._registry.register if self.config["auto.register.schemas"] else self._registry.look_up
             with _registry_errors():
-                known = self._written[subject, schema] = (asked(subject, avro), _Parsed(avro))
+                known = self._written[subject, schema] = (resolve(subject, avro), _Parsed(avro))
         return known
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:

@@ -187,7 +187,7 @@ class TopicLog(Log):
     async def _fetch(self, node: int, partitions: Sequence[int], on_record: OnRecord) -> bool:
         """Continue reading the partitions that the node leads. Returns False if the node no longer leads
         one of them."""
-        asked = [
+        requested = [
             FetchRequest.FetchPartition(
                 partition=one, fetch_offset=self._positions[one], partition_max_bytes=_FETCH_BYTES
             )
@@ -198,7 +198,7 @@ class TopicLog(Log):
             min_bytes=1,
             max_bytes=8 * _FETCH_BYTES,
             isolation_level=Isolation.READ_COMMITTED,
-            topics=[FetchRequest.FetchTopic(topic=self._plan.name, partitions=asked)],
+            topics=[FetchRequest.FetchTopic(topic=self._plan.name, partitions=requested)],
         )
         version = min(await self._reader.version_for(FetchRequest, node=node), _NAMES_UNTIL)
         answer = await self._reader.send(request, node=node, version=version)

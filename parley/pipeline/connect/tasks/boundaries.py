@@ -89,22 +89,22 @@ class ByTask(Boundary):
         self._requests = requests
 
     def after_record(self, record: SourceRecord) -> Verdict:
-        _, asked = self._requests.of_records.pop(id(record), (record, _NOTHING))
-        if len(asked) > 1:
+        _, requested = self._requests.of_records.pop(id(record), (record, _NOTHING))
+        if len(requested) > 1:
             raise ConnectError(
                 "Connector requested both commit and abort of same record against topic/partition "
                 f"{record.topic}/{record.kafka_partition}"
             )
-        return next(iter(asked), Verdict.CONTINUE)
+        return next(iter(requested), Verdict.CONTINUE)
 
     def after_poll(self, records: int, now_ms: int) -> Verdict:
         return self.at_end() if records else Verdict.CONTINUE
 
     def at_end(self) -> Verdict:
-        asked, self._requests.of_batch = self._requests.of_batch, set()
-        if len(asked) > 1:
+        requested, self._requests.of_batch = self._requests.of_batch, set()
+        if len(requested) > 1:
             raise ConnectError("Connector requested both commit and abort of same transaction")
-        return next(iter(asked), Verdict.CONTINUE)
+        return next(iter(requested), Verdict.CONTINUE)
 
 
 _NOTHING: Final[frozenset[Verdict]] = frozenset()

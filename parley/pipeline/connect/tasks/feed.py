@@ -229,10 +229,10 @@ class Feed:
             self._turn += 1
             subscription.served = self._turn
             topic = topics.setdefault(name, FetchRequest.FetchTopic(topic=name, partitions=[]))
-            asked = FetchRequest.FetchPartition(
+            requested = FetchRequest.FetchPartition(
                 partition=index, fetch_offset=subscription.position, partition_max_bytes=_PARTITION_BYTES
             )
-            topic.partitions.append(asked)
+            topic.partitions.append(requested)
         return FetchRequest(
             max_wait_ms=_MAX_WAIT_MS,
             min_bytes=1,

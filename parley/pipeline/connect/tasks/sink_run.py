@@ -391,17 +391,17 @@ class SinkRun:
 
     def _learn(self, task: ExactlyOnceSinkTask, wait_s: float) -> bool:
         """Ask the target for unknown positions, and continue there. Returns True if the target has responded."""
-        asked = sorted(one for one, held in self._held.items() if held.is_in_doubt)
-        if not asked:
+        in_doubt = sorted(one for one, held in self._held.items() if held.is_in_doubt)
+        if not in_doubt:
             return True
         if not self._wait_for_retry(wait_s):
             return False
         try:
-            committed = task.committed(asked)
+            committed = task.committed(in_doubt)
         except RetriableError as error:
             self._try_again_later("committed", error)
             return False
-        for one in asked:
+        for one in in_doubt:
             self._held[one].is_in_doubt = False
         self._go_to({one: offset for one, offset in committed.items() if self._held[one].position != offset})
         return True

@@ -109,8 +109,8 @@ class SqlSourceTask(SourceTask):
         """Return the columns of the query, from an empty result."""
         try:
             with self._engine.connect() as connection:
-                asked = sa.text(f"SELECT * FROM ({self._config['query']}) AS query WHERE 1 = 0")
-                return [sa.column(name) for name in connection.execute(asked).keys()]  # noqa: SIM118 - not a dict
+                statement = sa.text(f"SELECT * FROM ({self._config['query']}) AS query WHERE 1 = 0")
+                return [sa.column(name) for name in connection.execute(statement).keys()]  # noqa: SIM118 - not a dict
         except sa.exc.SQLAlchemyError as error:
             raise failed(error, "the query cannot be run") from error
 
