@@ -185,12 +185,12 @@ def describing(index: AclIndex, wanted: AclFilter, context: RequestContext) -> S
     return DescribeAclsResponse(resources=resources)
 
 
-def _each(parse: Callable[[Any], T], asked: Sequence[Any]) -> tuple[list[T], list[KafkaError | None]]:
+def _each(parse: Callable[[Any], T], requested: Sequence[Any]) -> tuple[list[T], list[KafkaError | None]]:
     """Parse the elements of a request. Returns the valid elements, and an error or None for each element of the
     request."""
     parsed: list[T] = []
     errors: list[KafkaError | None] = []
-    for each in asked:
+    for each in requested:
         try:
             parsed.append(parse(each))
             errors.append(None)
@@ -199,31 +199,31 @@ def _each(parse: Callable[[Any], T], asked: Sequence[Any]) -> tuple[list[T], lis
     return parsed, errors
 
 
-def _binding(asked: CreateAclsRequest.AclCreation, version: int) -> AclBinding:
-    pattern_type = asked.resource_pattern_type if version >= PATTERN_TYPES_SINCE else PatternType.LITERAL
+def _binding(requested: CreateAclsRequest.AclCreation, version: int) -> AclBinding:
+    pattern_type = requested.resource_pattern_type if version >= PATTERN_TYPES_SINCE else PatternType.LITERAL
     try:
         return AclBinding(
-            ResourcePattern(ResourceType(asked.resource_type), PatternType(pattern_type), asked.resource_name),
-            asked.principal,
-            asked.host,
-            Operation(asked.operation),
-            PermissionType(asked.permission_type),
+            ResourcePattern(ResourceType(requested.resource_type), PatternType(pattern_type), requested.resource_name),
+            requested.principal,
+            requested.host,
+            Operation(requested.operation),
+            PermissionType(requested.permission_type),
         )
     except ValueError as unknown:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"An ACL contains an unknown element: {unknown}.") from None
 
 
-def _filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter, version: int) -> AclFilter:
-    pattern_type = asked.pattern_type_filter if version >= PATTERN_TYPES_SINCE else PatternType.LITERAL
+def _filter(requested: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter, version: int) -> AclFilter:
+    pattern_type = requested.pattern_type_filter if version >= PATTERN_TYPES_SINCE else PatternType.LITERAL
     try:
         return AclFilter(
-            ResourceType(asked.resource_type_filter),
+            ResourceType(requested.resource_type_filter),
             PatternType(pattern_type),
-            asked.resource_name_filter,
-            asked.principal_filter,
-            asked.host_filter,
-            Operation(asked.operation),
-            PermissionType(asked.permission_type),
+            requested.resource_name_filter,
+            requested.principal_filter,
+            requested.host_filter,
+            Operation(requested.operation),
+            PermissionType(requested.permission_type),
         )
     except ValueError as unknown:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"A filter contains an unknown element: {unknown}.") from None

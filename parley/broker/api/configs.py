@@ -82,9 +82,9 @@ class ConfigsApi:
         return DescribeConfigsResponse(results=await in_slices(described, wanted, RESOURCES_PER_SLICE))
 
     def _described(
-        self, request: DescribeConfigsRequest, version: int, asked: tuple[tuple[int, str], set[str] | None]
+        self, request: DescribeConfigsRequest, version: int, requested: tuple[tuple[int, str], set[str] | None]
     ) -> DescribeConfigsResponse.DescribeConfigsResult:
-        (kind, name), names = asked
+        (kind, name), names = requested
         try:
             entries = self._entries(_resource(kind, name))
         except KafkaError as error:
@@ -149,15 +149,15 @@ class ConfigsApi:
             ResourceType.CLIENT_METRICS: [],
             ResourceType.GROUP: [each.name for each in image.configs if each.type is ResourceType.GROUP],
         }
-        asked = set(request.resource_types) if context.api_version >= 1 else {ResourceType.CLIENT_METRICS.value}
-        if asked - {kind.value for kind in found}:
+        requested = set(request.resource_types) if context.api_version >= 1 else {ResourceType.CLIENT_METRICS.value}
+        if requested - {kind.value for kind in found}:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
         return ListConfigResourcesResponse(
             error_code=ErrorCode.NONE,
             config_resources=[
                 ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
                 for kind, names in found.items()
-                if not asked or kind in asked
+                if not requested or kind in requested
                 for name in names
             ],
         )
@@ -187,15 +187,15 @@ class ConfigsApi:
 
         ``change_of`` reads the change to one resource from the request. It raises KafkaError if the change is invalid.
         """
-        keys = [(asked.resource_type, asked.resource_name) for asked in request.resources]
+        keys = [(requested.resource_type, requested.resource_name) for requested in request.resources]
         twice = named_twice(keys)
         outcomes: dict[ResourceKey, KafkaError | None] = dict.fromkeys(keys)
         wanted = []
-        for key, asked in zip(keys, request.resources, strict=True):
+        for key, requested in zip(keys, request.resources, strict=True):
             try:
                 if key in twice:
                     raise more_than_once("resource")
-                change = change_of(asked)
+                change = change_of(requested)
                 if change.resource.type is ResourceType.BROKER_LOGGER:
                     self._check_is_this_broker(change.resource)
                     set_logger_levels(change.changes, validate_only=request.validate_only)
@@ -215,23 +215,23 @@ class ConfigsApi:
         return {(outcome.resource.type.value, outcome.resource.name): outcome.error for outcome in outcomes}
 
 
-def replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+def replacement(requested: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
     """Return the replacement of a resource's entries. Raises KafkaError if the request is invalid."""
-    check_number_of_entries(len(asked.configs))
-    resource = _resource(asked.resource_type, asked.resource_name)
+    check_number_of_entries(len(requested.configs))
+    resource = _resource(requested.resource_type, requested.resource_name)
     if resource.type is ResourceType.BROKER_LOGGER:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "Logger levels cannot be replaced as a whole: use IncrementalAlterConfigs."
         )
-    values = {config.name: config.value for config in asked.configs if config.value is not None}
-    if len(values) != len(asked.configs):
+    values = {config.name: config.value for config in requested.configs if config.value is not None}
+    if len(values) != len(requested.configs):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "Null values and duplicate keys are not supported.")
     return ConfigChange(resource, replacement=values)
 
 
-def incremental_change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+def incremental_change(requested: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
     """Return the requested changes to a resource's entries. Raises KafkaError if the request is invalid."""
-    return ConfigChange(_resource(asked.resource_type, asked.resource_name), changes=_entry_changes(asked))
+    return ConfigChange(_resource(requested.resource_type, requested.resource_name), changes=_entry_changes(requested))
 
 
 def _results(make: Callable[..., R], outcomes: dict[ResourceKey, KafkaError | None]) -> list[R]:
@@ -257,24 +257,24 @@ def _resource(kind: int, name: str) -> ConfigResource:
 def _keys_wanted(request: DescribeConfigsRequest) -> dict[ResourceKey, set[str] | None]:
     """Return the keys to describe, by resource. None means all keys."""
     wanted: dict[ResourceKey, set[str] | None] = {}
-    for asked in request.resources:
-        resource = (asked.resource_type, asked.resource_name)
+    for requested in request.resources:
+        resource = (requested.resource_type, requested.resource_name)
         keys = wanted.setdefault(resource, set())
         # Kafka's clients before version 1, and some later ones, send an empty list to request all keys.
-        if not asked.configuration_keys:
+        if not requested.configuration_keys:
             wanted[resource] = None
         elif keys is not None:
-            keys.update(asked.configuration_keys)
+            keys.update(requested.configuration_keys)
     return wanted
 
 
-def _entry_changes(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[EntryChange]:
-    check_number_of_entries(len(asked.configs))
-    names = [config.name for config in asked.configs]
+def _entry_changes(requested: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[EntryChange]:
+    check_number_of_entries(len(requested.configs))
+    names = [config.name for config in requested.configs]
     if len(set(names)) != len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     try:
-        return [EntryChange(c.name, Operation(c.config_operation), c.value) for c in asked.configs]
+        return [EntryChange(c.name, Operation(c.config_operation), c.value) for c in requested.configs]
     except ValueError:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown operation on a configuration entry.") from None
 

@@ -19,7 +19,7 @@ from parley.broker.coordinators.groups.group import Group
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.feature_support import serves_consumer_groups
 from parley.broker.network.request_context import Handler, RequestContext
-from parley.broker.security.operations import NOT_ASKED
+from parley.broker.security.operations import NOT_REQUESTED
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -84,7 +84,7 @@ class ConsumerGroupsApi:
     ) -> ConsumerGroupDescribeResponse:
         """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have
         everything that the response contains."""
-        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
             try:

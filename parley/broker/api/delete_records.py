@@ -46,7 +46,8 @@ class DeleteRecordsApi:
         response = DeleteRecordsResponse(
             topics=[
                 DeleteRecordsResponse.DeleteRecordsTopicResult(
-                    name=topic, partitions=[self._deleted(topic, asked, waiting) for asked in partitions.values()]
+                    name=topic,
+                    partitions=[self._deleted(topic, requested, waiting) for requested in partitions.values()],
                 )
                 for topic, partitions in named.items()
             ]
@@ -61,13 +62,13 @@ class DeleteRecordsApi:
     def _deleted(
         self,
         topic: str,
-        asked: DeleteRecordsRequest.DeleteRecordsPartition,
+        requested: DeleteRecordsRequest.DeleteRecordsPartition,
         waiting: dict[Partition, tuple[int, _Result]],
     ) -> _Result:
-        result = _Result(partition_index=asked.partition_index, low_watermark=NO_LOW_WATERMARK)
+        result = _Result(partition_index=requested.partition_index, low_watermark=NO_LOW_WATERMARK)
         try:
-            partition = self._partitions.find(topic, asked.partition_index)
-            waiting[partition] = (self._advance(partition, asked.offset), result)
+            partition = self._partitions.find(topic, requested.partition_index)
+            waiting[partition] = (self._advance(partition, requested.offset), result)
         except KafkaError as error:
             result.error_code = error.code
         return result

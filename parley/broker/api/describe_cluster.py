@@ -6,7 +6,7 @@ from parley.broker.api.listener_view import ListenerView
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
-from parley.broker.security.operations import NOT_ASKED
+from parley.broker.security.operations import NOT_REQUESTED
 from parley.protocol.errors import ErrorCode
 from parley.protocol.host_label import tagged_label
 from parley.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
@@ -59,6 +59,6 @@ class DescribeClusterApi:
             cluster_authorized_operations=(
                 self._authorization.described_cluster_operations(context)
                 if request.include_cluster_authorized_operations
-                else NOT_ASKED
+                else NOT_REQUESTED
             ),
         )

@@ -15,7 +15,7 @@ from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.acls import too_many_acls
 from parley.broker.controller.client_quotas import too_many_quotas
-from parley.broker.controller.topics import asked_increase, asked_partitions, too_many_partitions
+from parley.broker.controller.topics import requested_increase, requested_partitions, too_many_partitions
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.division import Division, Level, in_order, named
 from parley.broker.network.request_context import RequestContext
@@ -156,14 +156,14 @@ def _refuses_too_much(config: DynamicConfig, metadata: Metadata, authorization: 
     def too_many_topics(context: RequestContext, request: CreateTopicsRequest) -> _Refusal:
         usual = config().num_partitions
         total = yield from _sum_of(
-            request.topics, lambda each: asked_partitions(each.assignments, each.num_partitions, usual)
+            request.topics, lambda each: requested_partitions(each.assignments, each.num_partitions, usual)
         )
         return too_many_partitions(total)
 
     def too_many_more(context: RequestContext, request: CreatePartitionsRequest) -> _Refusal:
         image, may_alter = metadata.image, authorization.probe(context, Operation.ALTER, ResourceType.TOPIC)
         total = yield from _sum_of(
-            request.topics, lambda each: asked_increase(image, each.name, each.count) if may_alter(each.name) else 0
+            request.topics, lambda each: requested_increase(image, each.name, each.count) if may_alter(each.name) else 0
         )
         return too_many_partitions(total)
 

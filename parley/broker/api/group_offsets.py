@@ -139,7 +139,9 @@ class GroupOffsetsApi:
     async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Return the committed offsets of one group or, from version 8 on, of several groups (KIP-709)."""
         if context.api_version >= 8:
-            groups = [await self._fetch_group(context, request, asked) for asked in _groups_once(request.groups)]
+            groups = [
+                await self._fetch_group(context, request, requested) for requested in _groups_once(request.groups)
+            ]
             return OffsetFetchResponse(groups=groups)
         topics: list[tuple[str, list[int]]] | None = None
         if request.topics is not None:
@@ -172,39 +174,39 @@ class GroupOffsetsApi:
         self,
         context: RequestContext,
         request: OffsetFetchRequest,
-        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+        requested: OffsetFetchRequest.OffsetFetchRequestGroup,
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
         try:
-            look = partial(self._fetched_group, context, asked, request.require_stable)
-            return await self._coordinator.read(asked.group_id, look)
+            look = partial(self._fetched_group, context, requested, request.require_stable)
+            return await self._coordinator.read(requested.group_id, look)
         except KafkaError as error:
             return OffsetFetchResponse.OffsetFetchResponseGroup(
-                group_id=asked.group_id, topics=[], error_code=error.code
+                group_id=requested.group_id, topics=[], error_code=error.code
             )
 
     def _fetched_group(
         self,
         context: RequestContext,
-        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+        requested: OffsetFetchRequest.OffsetFetchRequestGroup,
         require_stable: bool,
         group: Group | None,
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-        is_member = asked.member_id is not None or asked.member_epoch >= 0
+        is_member = requested.member_id is not None or requested.member_epoch >= 0
         if is_member and group is not None and group.consumer is not None:
-            check_may_read(group.consumer, asked.member_id or "", asked.member_epoch)
+            check_may_read(group.consumer, requested.member_id or "", requested.member_epoch)
         if is_member and group is not None and group.streams is not None:
-            streams_commits.check_may_read(group.streams, asked.member_id or "", asked.member_epoch)
-        result = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
+            streams_commits.check_may_read(group.streams, requested.member_id or "", requested.member_epoch)
+        result = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=requested.group_id, topics=[])
         by_id = context.api_version >= BY_TOPIC_ID_SINCE
         wanted: list[tuple[str | None, UUID, list[int]]]
-        if asked.topics is None:
+        if requested.topics is None:
             wanted = [(name, self._topic_id(name), indexes) for name, indexes in _all_topics(group)]
         else:
-            named = once((((t.name, t.topic_id), t.partition_indexes) for t in asked.topics), int)
+            named = once((((t.name, t.topic_id), t.partition_indexes) for t in requested.topics), int)
             wanted = [(self._topic_name(*topic), topic[1], list(indexes)) for topic, indexes in named.items()]
         kind = OffsetFetchResponse.OffsetFetchResponsePartitions
         for name, topic_id, indexes in wanted:
-            if by_id and asked.topics is None and topic_id == ZERO_UUID:
+            if by_id and requested.topics is None and topic_id == ZERO_UUID:
                 continue  # a deleted topic has no id
             if name is None:
                 partitions = [_uncommitted(kind, index, ErrorCode.UNKNOWN_TOPIC_ID) for index in indexes]
@@ -280,14 +282,14 @@ def _groups_once(
 ) -> list[OffsetFetchRequest.OffsetFetchRequestGroup]:
     """Merge the entries that name the same group. If one entry requests all topics, the merged entry does, too."""
     found: dict[str, OffsetFetchRequest.OffsetFetchRequestGroup] = {}
-    for asked in groups:
-        first = found.setdefault(asked.group_id, asked)
-        if first is asked:
+    for requested in groups:
+        first = found.setdefault(requested.group_id, requested)
+        if first is requested:
             continue
-        if first.topics is None or asked.topics is None:
+        if first.topics is None or requested.topics is None:
             first.topics = None
         else:
-            first.topics += asked.topics
+            first.topics += requested.topics
     return list(found.values())
 
 

@@ -20,7 +20,7 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import SHARE, STREAMS, Group
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.turns import next_turn
-from parley.broker.security.operations import NOT_ASKED, bit_field
+from parley.broker.security.operations import NOT_REQUESTED, bit_field
 from parley.broker.security.resources import SUPPORTED_OPERATIONS, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
@@ -156,7 +156,7 @@ class GroupsApi:
 
     async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Describe groups: their state, members and assignments."""
-        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         return DescribeGroupsResponse(
             groups=await in_slices(
                 partial(self._described, context.api_version, operations), dict.fromkeys(request.groups)
@@ -167,7 +167,7 @@ class GroupsApi:
         try:
             group = self._coordinator.find(group_id)
         except KafkaError as error:
-            return _undescribed(group_id, error.code, "", None, NOT_ASKED)
+            return _undescribed(group_id, error.code, "", None, NOT_REQUESTED)
         if group is not None and not group.is_classic:
             group = None  # ConsumerGroupDescribe and similar requests describe these
             if version >= DESCRIBES_ABSENT_AS_ERROR:

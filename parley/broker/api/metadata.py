@@ -23,7 +23,7 @@ from parley.broker.metadata.types import BrokerRegistration, PartitionState, Top
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.quotas.mutations import NEVER_STRICT, UNLIMITED, QuotaOf
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
-from parley.broker.security.operations import NOT_ASKED, Operation
+from parley.broker.security.operations import NOT_REQUESTED, Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.codec import EncodedArray, encode_element
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -55,11 +55,11 @@ ENCODED_PER_TURN = 2000
 
 _OperationsOf = Callable[[str], int]
 """Returns the operations that the client may perform on a topic, as a bit field."""
-_DescribeAsked = Callable[[MetadataRequest.MetadataRequestTopic], bytes]
+_DescribeRequested = Callable[[MetadataRequest.MetadataRequestTopic], bytes]
 
 
-def _not_asked(topic: str) -> int:
-    return NOT_ASKED
+def _not_requested(topic: str) -> int:
+    return NOT_REQUESTED
 
 
 class TopicCreation(Protocol):
@@ -192,12 +192,12 @@ class MetadataApi:
             cluster_authorized_operations=(
                 self._authorization.described_cluster_operations(context)
                 if request.include_cluster_authorized_operations
-                else NOT_ASKED
+                else NOT_REQUESTED
             ),
         )
         if request.topics is not None and (request.topics or context.api_version > 0):
-            once = {(asked.name, asked.topic_id): asked for asked in request.topics}
-            describe = self._asked(context, shown, uncreatable, self._topic_operations(context, request))
+            once = {(requested.name, requested.topic_id): requested for requested in request.topics}
+            describe = self._requested(context, shown, uncreatable, self._topic_operations(context, request))
             return _with_topics(response, shown.version, describe, list(once.values()))
         topics = shown.image.topics.values()
         if self._authorization.is_enforced:
@@ -262,12 +262,12 @@ class MetadataApi:
 
     def _topic_operations(self, context: RequestContext, request: MetadataRequest) -> _OperationsOf:
         if not request.include_topic_authorized_operations:
-            return _not_asked
+            return _not_requested
         return partial(self._authorization.operations, context, ResourceType.TOPIC)
 
-    def _asked(
+    def _requested(
         self, context: RequestContext, shown: ShownTopics, uncreatable: Set[str], operations: _OperationsOf
-    ) -> _DescribeAsked:
+    ) -> _DescribeRequested:
         """Return a function that encodes the description of a requested topic, or an error if the client may not see
         it.
 
@@ -277,11 +277,11 @@ class MetadataApi:
         version, names, topics = shown.version, shown.image.topic_names, shown.image.topics
         may, is_enforced = self._authorization.may, self._authorization.is_enforced
 
-        def failed(name: str | None, topic_id: UUID, code: ErrorCode, allowed: int = NOT_ASKED) -> bytes:
+        def failed(name: str | None, topic_id: UUID, code: ErrorCode, allowed: int = NOT_REQUESTED) -> bytes:
             return encode_element(MetadataResponse, version, _topic_error(name, topic_id, code, allowed))
 
-        def described(asked: MetadataRequest.MetadataRequestTopic) -> bytes:
-            name, topic_id = asked.name, asked.topic_id
+        def described(requested: MetadataRequest.MetadataRequestTopic) -> bytes:
+            name, topic_id = requested.name, requested.topic_id
             by_id = topic_id is not ZERO_UUID and topic_id != ZERO_UUID
             # Versions 10 and 11 contain the field of the id, but do not support it.
             if version < TOPIC_IDS_SINCE and (name is None or by_id):
@@ -376,7 +376,7 @@ def _filled(
 
 
 def _encoded_topic(
-    version: int, view: ListenerView, topic: TopicImage, *, operations: _OperationsOf = _not_asked
+    version: int, view: ListenerView, topic: TopicImage, *, operations: _OperationsOf = _not_requested
 ) -> bytes:
     described = MetadataResponse.MetadataResponseTopic(
         error_code=ErrorCode.NONE,

@@ -44,8 +44,8 @@ LEADER_EPOCH_SINCE = 4
 CONSUMER = -1
 
 _PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
-_Asked = tuple[str, ListOffsetsRequest.ListOffsetsPartition]
-_Find = Callable[[_Asked], _PartitionResponse]
+_Requested = tuple[str, ListOffsetsRequest.ListOffsetsPartition]
+_Find = Callable[[_Requested], _PartitionResponse]
 
 
 class OffsetsApi:
@@ -67,43 +67,43 @@ class OffsetsApi:
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
         """Find the requested offset of each partition. A partition that is named twice gets INVALID_REQUEST once."""
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
-        asked = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
+        requested = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
         twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)
         find = partial(self._list, context, request, twice)
-        if any(reads_records(each.timestamp) for _, each in asked):
-            return self._list_in_thread(find, asked)
-        if len(asked) > SLICE:
-            return self._list_in_slices(find, asked)
-        return _listed(asked, map(find, asked))
+        if any(reads_records(each.timestamp) for _, each in requested):
+            return self._list_in_thread(find, requested)
+        if len(requested) > SLICE:
+            return self._list_in_slices(find, requested)
+        return _listed(requested, map(find, requested))
 
-    async def _list_in_thread(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
+    async def _list_in_thread(self, find: _Find, requested: list[_Requested]) -> ListOffsetsResponse:
         loop = asyncio.get_running_loop()
-        return _listed(asked, await loop.run_in_executor(self._threads.reads, lambda: list(map(find, asked))))
+        return _listed(requested, await loop.run_in_executor(self._threads.reads, lambda: list(map(find, requested))))
 
-    async def _list_in_slices(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
-        return _listed(asked, await in_slices(find, asked))
+    async def _list_in_slices(self, find: _Find, requested: list[_Requested]) -> ListOffsetsResponse:
+        return _listed(requested, await in_slices(find, requested))
 
     def _list(
         self,
         context: RequestContext,
         request: ListOffsetsRequest,
         twice: set[tuple[str, int]],
-        named: _Asked,
+        named: _Requested,
     ) -> _PartitionResponse:
-        topic, asked = named
-        index, version = asked.partition_index, context.api_version
+        topic, requested = named
+        index, version = requested.partition_index, context.api_version
         try:
             if (topic, index) in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
-            if version < _SINCE.get(asked.timestamp, 0 if asked.timestamp >= 0 else version + 1):
+            if version < _SINCE.get(requested.timestamp, 0 if requested.timestamp >= 0 else version + 1):
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
             partition = self._partitions.find(topic, index)
-            partition.check_leader(asked.current_leader_epoch)
+            partition.check_leader(requested.current_leader_epoch)
             isolation = _isolation(request)
             if version == 0:
-                offsets = _segment_starts(partition, asked.timestamp, asked.max_num_offsets, isolation)
+                offsets = _segment_starts(partition, requested.timestamp, requested.max_num_offsets, isolation)
                 return _PartitionResponse(partition_index=index, old_style_offsets=offsets)
-            result = _found(partition, asked.timestamp, isolation, version)
+            result = _found(partition, requested.timestamp, isolation, version)
             if version < LEADER_EPOCH_SINCE:
                 result.leader_epoch = NO_EPOCH
             return result
@@ -122,35 +122,36 @@ class OffsetsApi:
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
-                    topic=topic, partitions=[self._epoch_end(context, topic, asked) for asked in partitions.values()]
+                    topic=topic,
+                    partitions=[self._epoch_end(context, topic, requested) for requested in partitions.values()],
                 )
                 for topic, partitions in named.items()
             ]
         )
 
     def _epoch_end(
-        self, context: RequestContext, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+        self, context: RequestContext, topic: str, requested: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
     ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
         try:
-            partition = self._partitions.find(topic, asked.partition)
-            partition.check_leader(asked.current_leader_epoch)
-            epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+            partition = self._partitions.find(topic, requested.partition)
+            partition.check_leader(requested.current_leader_epoch)
+            epoch, end = partition.log.end_offset_for_epoch(requested.leader_epoch)
         except KafkaError as error:
-            return OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition, error_code=error.code)
+            return OffsetForLeaderEpochResponse.EpochEndOffset(partition=requested.partition, error_code=error.code)
         except Exception as error:
-            facts = {"topic": topic, "partition": asked.partition}
+            facts = {"topic": topic, "partition": requested.partition}
             self._failures.report("OffsetForLeaderEpoch failed", error, context.received_at, **facts)
             return OffsetForLeaderEpochResponse.EpochEndOffset(
-                partition=asked.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+                partition=requested.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
             )
         return OffsetForLeaderEpochResponse.EpochEndOffset(
-            partition=asked.partition, leader_epoch=epoch, end_offset=end
+            partition=requested.partition, leader_epoch=epoch, end_offset=end
         )
 
 
-def _listed(asked: list[_Asked], found: Iterable[_PartitionResponse]) -> ListOffsetsResponse:
+def _listed(requested: list[_Requested], found: Iterable[_PartitionResponse]) -> ListOffsetsResponse:
     topics: dict[str, list[_PartitionResponse]] = {}
-    for (topic, _), partition in zip(asked, found, strict=True):
+    for (topic, _), partition in zip(requested, found, strict=True):
         topics.setdefault(topic, []).append(partition)
     return ListOffsetsResponse(
         topics=[

@@ -68,25 +68,25 @@ class OwnSecurity:
 
         return handle
 
-    def _is_concerned(self, asked: Any) -> bool:
+    def _is_concerned(self, requested: Any) -> bool:
         return (
             bool(self._listeners)
-            and asked.resource_type == ResourceType.BROKER
-            and asked.resource_name == str(self._broker_id)
-            and any(each.name.startswith(_CONCERNED) for each in asked.configs)
+            and requested.resource_type == ResourceType.BROKER
+            and requested.resource_name == str(self._broker_id)
+            and any(each.name.startswith(_CONCERNED) for each in requested.configs)
         )
 
     async def _try(
         self, handler: Handler, change_of: ChangeOf, response: Any, context: RequestContext, request: Any
     ) -> Any:
         refused, accepted = [], []
-        for asked in request.resources:
+        for requested in request.resources:
             try:
-                if self._is_concerned(asked):
-                    await self._check(change_of(asked))
-                accepted.append(asked)
+                if self._is_concerned(requested):
+                    await self._check(change_of(requested))
+                accepted.append(requested)
             except KafkaError as error:
-                refused.append(_refusal(response, asked, error))
+                refused.append(_refusal(response, requested, error))
         request.resources = accepted
         handled = handler(context, request) if accepted or not refused else response(responses=[])
         combined = await handled if isinstance(handled, Awaitable) else handled
@@ -115,11 +115,11 @@ class OwnSecurity:
         return list(value)
 
 
-def _refusal(response: Any, asked: Any, error: KafkaError) -> Any:
+def _refusal(response: Any, requested: Any, error: KafkaError) -> Any:
     """Return the error result of one resource."""
     return response.AlterConfigsResourceResponse(
         error_code=error.code,
         error_message=error.message or error.code.message,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
     )

@@ -47,9 +47,9 @@ class ReassignmentApi:
 
     async def move(self, context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Response:
         """Start or cancel reassignments. Each partition's change succeeds or fails independently."""
-        asked = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
-        twice = named_twice((move.topic, move.partition) for move in asked)
-        moves = [move for move in asked if (move.topic, move.partition) not in twice]
+        requested = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        twice = named_twice((move.topic, move.partition) for move in requested)
+        moves = [move for move in requested if (move.topic, move.partition) not in twice]
         may_change = request.allow_replication_factor_change
         try:
             outcomes = await self._controller.submit(
@@ -79,8 +79,10 @@ class ReassignmentApi:
         return ListPartitionReassignmentsResponse(topics=_ongoing(moving))
 
 
-def _move(topic: str, asked: AlterPartitionReassignmentsRequest.ReassignablePartition) -> Reassignment:
-    return Reassignment(topic, asked.partition_index, None if asked.replicas is None else tuple(asked.replicas))
+def _move(topic: str, requested: AlterPartitionReassignmentsRequest.ReassignablePartition) -> Reassignment:
+    return Reassignment(
+        topic, requested.partition_index, None if requested.replicas is None else tuple(requested.replicas)
+    )
 
 
 def _responses(

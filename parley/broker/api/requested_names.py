@@ -51,11 +51,11 @@ def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[
     return found
 
 
-async def in_slices(describe: Callable[[T], R], asked: Iterable[T], size: int = SLICE) -> list[R]:
+async def in_slices(describe: Callable[[T], R], requested: Iterable[T], size: int = SLICE) -> list[R]:
     """Return ``describe(item)`` for each item. The event loop serves other requests after every ``size`` items.
 
     The data must not change in the meantime: use an image of the metadata, not a live table.
     """
     results: list[R] = []
-    await in_turns(each_of(asked, size, lambda each: results.append(describe(each))))
+    await in_turns(each_of(requested, size, lambda each: results.append(describe(each))))
     return results

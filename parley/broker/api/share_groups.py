@@ -21,7 +21,7 @@ from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSE
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.feature_support import serves_share_groups
 from parley.broker.network.request_context import Handler, RequestContext
-from parley.broker.security.operations import NOT_ASKED
+from parley.broker.security.operations import NOT_REQUESTED
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
@@ -96,7 +96,7 @@ class ShareGroupsApi:
     async def describe(self, context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
         """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have
         everything that the response contains."""
-        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
             try:
@@ -124,24 +124,28 @@ class ShareGroupsApi:
         self, context: RequestContext, request: DescribeShareGroupOffsetsRequest
     ) -> DescribeShareGroupOffsetsResponse:
         """Describe the start offsets and the lag of groups."""
-        return DescribeShareGroupOffsetsResponse(groups=[await self._offsets_of(asked) for asked in request.groups])
+        return DescribeShareGroupOffsetsResponse(
+            groups=[await self._offsets_of(requested) for requested in request.groups]
+        )
 
     async def _offsets_of(
-        self, asked: DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+        self, requested: DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     ) -> DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup:
         make = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
-        topics = asked.topics
+        topics = requested.topics
         if topics is not None and not topics:
-            return make(group_id=asked.group_id, topics=[])  # as in Kafka, which then does not look up the group
+            return make(group_id=requested.group_id, topics=[])  # as in Kafka, which then does not look up the group
         wanted = None if topics is None else once(((t.topic_name, t.partitions) for t in topics), int)
         try:
-            self._check(asked.group_id)
-            found = await self._coordinator.share.describe_offsets(asked.group_id, wanted)
+            self._check(requested.group_id)
+            found = await self._coordinator.share.describe_offsets(requested.group_id, wanted)
         except KafkaError as error:
-            return make(group_id=asked.group_id, topics=[], error_code=error.code, error_message=error.message or None)
+            return make(
+                group_id=requested.group_id, topics=[], error_code=error.code, error_message=error.message or None
+            )
         kind = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
         return make(
-            group_id=asked.group_id,
+            group_id=requested.group_id,
             topics=[
                 kind(
                     topic_name=name,

@@ -56,10 +56,12 @@ class ShareStateApi:
         make = InitializeShareGroupStateResponse.PartitionResult
 
         async def initialized(
-            key: SharePartitionKey, asked: InitializeShareGroupStateRequest.PartitionData
+            key: SharePartitionKey, requested: InitializeShareGroupStateRequest.PartitionData
         ) -> InitializeShareGroupStateResponse.PartitionResult:
-            await self._coordinator.initialize(key, asked.state_epoch, asked.start_offset, asked.leader_epoch)
-            return make(partition=asked.partition)
+            await self._coordinator.initialize(
+                key, requested.state_epoch, requested.start_offset, requested.leader_epoch
+            )
+            return make(partition=requested.partition)
 
         topic = InitializeShareGroupStateResponse.InitializeStateResult
         return InitializeShareGroupStateResponse(results=await _each(request, initialized, topic, make))
@@ -69,11 +71,11 @@ class ShareStateApi:
         make = ReadShareGroupStateResponse.PartitionResult
 
         async def found(
-            key: SharePartitionKey, asked: ReadShareGroupStateRequest.PartitionData
+            key: SharePartitionKey, requested: ReadShareGroupStateRequest.PartitionData
         ) -> ReadShareGroupStateResponse.PartitionResult:
-            state = await self._coordinator.read(key, asked.leader_epoch)
+            state = await self._coordinator.read(key, requested.leader_epoch)
             return make(
-                partition=asked.partition,
+                partition=requested.partition,
                 state_epoch=state.state_epoch,
                 start_offset=state.start_offset,
                 state_batches=[ReadShareGroupStateResponse.StateBatch(**each._asdict()) for each in state.batches],
@@ -90,21 +92,21 @@ class ShareStateApi:
         make = WriteShareGroupStateResponse.PartitionResult
 
         async def written(
-            key: SharePartitionKey, asked: WriteShareGroupStateRequest.PartitionData
+            key: SharePartitionKey, requested: WriteShareGroupStateRequest.PartitionData
         ) -> WriteShareGroupStateResponse.PartitionResult:
             batches = [
                 StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
-                for each in asked.state_batches
+                for each in requested.state_batches
             ]
             await self._coordinator.write(
                 key,
-                asked.leader_epoch,
-                asked.state_epoch,
-                asked.start_offset,
-                asked.delivery_complete_count,
+                requested.leader_epoch,
+                requested.state_epoch,
+                requested.start_offset,
+                requested.delivery_complete_count,
                 batches,
             )
-            return make(partition=asked.partition)
+            return make(partition=requested.partition)
 
         topic = WriteShareGroupStateResponse.WriteStateResult
         return WriteShareGroupStateResponse(results=await _each(request, written, topic, make))
@@ -116,10 +118,10 @@ class ShareStateApi:
         make = DeleteShareGroupStateResponse.PartitionResult
 
         async def deleted(
-            key: SharePartitionKey, asked: DeleteShareGroupStateRequest.PartitionData
+            key: SharePartitionKey, requested: DeleteShareGroupStateRequest.PartitionData
         ) -> DeleteShareGroupStateResponse.PartitionResult:
-            await self._coordinator.delete(key, asked.state_epoch)
-            return make(partition=asked.partition)
+            await self._coordinator.delete(key, requested.state_epoch)
+            return make(partition=requested.partition)
 
         topic = DeleteShareGroupStateResponse.DeleteStateResult
         return DeleteShareGroupStateResponse(results=await _each(request, deleted, topic, make))
@@ -131,11 +133,11 @@ class ShareStateApi:
         make = ReadShareGroupStateSummaryResponse.PartitionResult
 
         async def found(
-            key: SharePartitionKey, asked: ReadShareGroupStateSummaryRequest.PartitionData
+            key: SharePartitionKey, requested: ReadShareGroupStateSummaryRequest.PartitionData
         ) -> ReadShareGroupStateSummaryResponse.PartitionResult:
             summary = await self._coordinator.summarize(key)
             return make(
-                partition=asked.partition,
+                partition=requested.partition,
                 state_epoch=summary.state_epoch,
                 leader_epoch=summary.leader_epoch,
                 start_offset=summary.start_offset,
@@ -160,11 +162,11 @@ async def _each(
     if not request.group_id:
         return []
 
-    async def result(topic_id: UUID, asked: Any) -> Any:
+    async def result(topic_id: UUID, requested: Any) -> Any:
         try:
-            return await handle(SharePartitionKey(request.group_id, topic_id, asked.partition), asked)
+            return await handle(SharePartitionKey(request.group_id, topic_id, requested.partition), requested)
         except KafkaError as error:
-            return failed(partition=asked.partition, error_code=error.code, error_message=error.message)
+            return failed(partition=requested.partition, error_code=error.code, error_message=error.message)
 
     flat = [(topic.topic_id, each) for topic in request.topics for each in topic.partitions]
     results: list[Any] = []

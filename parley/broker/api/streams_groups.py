@@ -23,7 +23,7 @@ from parley.broker.metadata.feature_support import serves_streams_groups
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, is_valid_name
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.security.authorization import Authorization
-from parley.broker.security.operations import NOT_ASKED, Operation
+from parley.broker.security.operations import NOT_REQUESTED, Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.streams_groups import (
@@ -120,7 +120,7 @@ class StreamsGroupsApi:
     ) -> StreamsGroupDescribeResponse:
         """Describe groups: their state, epochs, topology, members and tasks. Responds when the in-sync replicas have
         everything that the response contains."""
-        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
             try:

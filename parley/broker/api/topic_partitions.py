@@ -23,7 +23,7 @@ from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
-from parley.broker.security.operations import NOT_ASKED, Operation
+from parley.broker.security.operations import NOT_REQUESTED, Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -102,8 +102,8 @@ class TopicPartitionsApi:
 
     def _test_of_rights(self, context: RequestContext, *, is_about_all: bool) -> Callable[[str], bool]:
         """Return a function that checks whether the client may describe a topic. Checks of named topics are audited."""
-        asked = (context, Operation.DESCRIBE, ResourceType.TOPIC)
-        return self._authorization.probe(*asked) if is_about_all else partial(self._authorization.may, *asked)
+        access = (context, Operation.DESCRIBE, ResourceType.TOPIC)
+        return self._authorization.probe(*access) if is_about_all else partial(self._authorization.may, *access)
 
     def _description(self, context: RequestContext, image: MetadataImage) -> Callable[[str, int, int], _Topic]:
         """Return a function that describes up to ``room`` partitions of a topic, starting at ``first_partition``."""
@@ -130,7 +130,7 @@ class TopicPartitionsApi:
         return describe
 
 
-def _undescribed(name: str, code: ErrorCode, operations: int = NOT_ASKED) -> _Topic:
+def _undescribed(name: str, code: ErrorCode, operations: int = NOT_REQUESTED) -> _Topic:
     return _Topic(error_code=code, name=name, topic_id=ZERO_UUID, partitions=[], topic_authorized_operations=operations)
 
 

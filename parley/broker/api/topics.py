@@ -116,10 +116,10 @@ class TopicsApi:
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         """Delete topics by name or, from version 6 on, by id."""
         quota = self._quota_of(context, DELETE_STRICT_SINCE)
-        asked = [(topic.name, topic.topic_id) for topic in request.topics] or [
+        requested = [(topic.name, topic.topic_id) for topic in request.topics] or [
             (name, ZERO_UUID) for name in request.topic_names
         ]
-        twice = named_twice(name or str(topic_id) for name, topic_id in asked)
+        twice = named_twice(name or str(topic_id) for name, topic_id in requested)
         responses, names = [], []
         # The ids of topics named by id: when the controller decides, a name may belong to another topic.
         ids: dict[str, UUID] = {}
@@ -133,7 +133,7 @@ class TopicsApi:
             except KafkaError as error:
                 responses.append(_deleted(name, topic_id, TopicOutcome(name or "", error=error)))
 
-        await in_slices(look_up, dict.fromkeys(asked))
+        await in_slices(look_up, dict.fromkeys(requested))
         try:
             outcomes = await self._administration.delete_topics(names, ids, charge=quota.charge)
         except KafkaError as error:
@@ -191,16 +191,16 @@ class TopicsApi:
         return CreatePartitionsResponse(throttle_time_ms=quota.throttle_ms(), results=results)
 
 
-def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:
-    check_number_of_entries(len(asked.configs))
-    if any(config.value is None for config in asked.configs):
+def _new_topic(requested: CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    check_number_of_entries(len(requested.configs))
+    if any(config.value is None for config in requested.configs):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "Null value not supported for the configuration of a new topic.")
     return NewTopic(
-        name=asked.name,
-        partitions=asked.num_partitions,
-        replication_factor=asked.replication_factor,
-        assignment={a.partition_index: tuple(a.broker_ids) for a in asked.assignments},
-        configs={config.name: config.value for config in asked.configs if config.value is not None},
+        name=requested.name,
+        partitions=requested.num_partitions,
+        replication_factor=requested.replication_factor,
+        assignment={a.partition_index: tuple(a.broker_ids) for a in requested.assignments},
+        configs={config.name: config.value for config in requested.configs if config.value is not None},
     )
 
 

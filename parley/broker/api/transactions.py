@@ -80,7 +80,7 @@ _Pending = _Outcome | Awaitable[Mapping[TopicPartition, ErrorCode]] | Awaitable[
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Requested:
     """A transaction in a request to add or verify partitions."""
 
     transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
@@ -153,19 +153,19 @@ class TransactionsApi:
     ) -> AddPartitionsToTxnResponse:
         # As with topics, a transactional id that is named several times gets one result.
         by_id = {each.transactional_id: each for each in request.transactions}
-        asked = [_Asked(each) for each in (by_id.values() if version >= BATCHED else [_single(request)])]
+        requested = [_Requested(each) for each in (by_id.values() if version >= BATCHED else [_single(request)])]
         refused = INTERNAL_TOPICS if version < BATCHED else _WRITTEN_BY_COORDINATORS
         image = self._metadata.image
 
-        def look_up(named: tuple[_Asked, TopicPartition]) -> None:
+        def look_up(named: tuple[_Requested, TopicPartition]) -> None:
             transaction, partition = named
             transaction.codes[partition] = _obstacle(image, refused, partition)
 
-        await in_turns(each_of(_partitions(asked), PARTITIONS_PER_TURN, look_up))
-        pending = await in_slices(partial(self._add_or_verify, version, waits), asked)
-        for each, submitted in zip(asked, pending, strict=True):
+        await in_turns(each_of(_partitions(requested), PARTITIONS_PER_TURN, look_up))
+        pending = await in_slices(partial(self._add_or_verify, version, waits), requested)
+        for each, submitted in zip(requested, pending, strict=True):
             each.outcome = await _outcome(version, submitted)
-        results = await _results(asked)
+        results = await _results(requested)
         if version < BATCHED:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
         return AddPartitionsToTxnResponse(
@@ -173,14 +173,14 @@ class TransactionsApi:
                 AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                     transactional_id=each.transaction.transactional_id, topic_results=topics
                 )
-                for each, topics in zip(asked, results, strict=True)
+                for each, topics in zip(requested, results, strict=True)
             ]
         )
 
-    def _add_or_verify(self, version: int, waits: bool, asked: _Asked) -> _Pending:
+    def _add_or_verify(self, version: int, waits: bool, requested: _Requested) -> _Pending:
         """Submit one transaction of a request. If ``waits``, the markers of the previous transaction must be written
         first."""
-        codes, transaction = asked.codes, asked.transaction
+        codes, transaction = requested.codes, requested.transaction
         if any(codes.values()):
             return lambda partition: codes[partition] or ErrorCode.OPERATION_NOT_ATTEMPTED
         partitions = frozenset(codes)
@@ -251,10 +251,10 @@ class TransactionsApi:
         self, context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
         """Return the state of transactional ids that this broker coordinates."""
-        asked = list(dict.fromkeys(request.transactional_ids))
-        pending = await in_slices(self._submit_describe, asked)
+        requested = list(dict.fromkeys(request.transactional_ids))
+        pending = await in_slices(self._submit_describe, requested)
         return DescribeTransactionsResponse(
-            transaction_states=[await _described(*each) for each in zip(asked, pending, strict=True)]
+            transaction_states=[await _described(*each) for each in zip(requested, pending, strict=True)]
         )
 
     def _submit_describe(self, transactional_id: str) -> asyncio.Future[Transaction] | KafkaError:
@@ -288,9 +288,9 @@ class TransactionsApi:
         )
 
 
-def _partitions(asked: Iterable[_Asked]) -> Iterator[tuple[_Asked, TopicPartition]]:
+def _partitions(requested: Iterable[_Requested]) -> Iterator[tuple[_Requested, TopicPartition]]:
     """Yield the partitions in a request, with their transactions."""
-    for each in asked:
+    for each in requested:
         for topic in each.transaction.topics:
             for index in topic.partitions:
                 yield each, (topic.name, index)
@@ -350,9 +350,9 @@ def _single(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnRequest.Add
     )
 
 
-async def _results(asked: list[_Asked]) -> list[list[_TopicResult]]:
+async def _results(requested: list[_Requested]) -> list[list[_TopicResult]]:
     """Return the results for the topics of each transaction, in the order of the request."""
-    topics: list[dict[str, _TopicResult]] = [{} for _ in asked]
+    topics: list[dict[str, _TopicResult]] = [{} for _ in requested]
 
     def add(place: tuple[int, TopicPartition]) -> None:
         number, partition = place
@@ -360,10 +360,10 @@ async def _results(asked: list[_Asked]) -> list[list[_TopicResult]]:
         topic = topics[number].get(name)
         if topic is None:
             topic = topics[number][name] = _TopicResult(name=name, results_by_partition=[])
-        code = asked[number].outcome(partition)
+        code = requested[number].outcome(partition)
         topic.results_by_partition.append(_PartitionResult(partition_index=index, partition_error_code=code))
 
-    places = ((number, partition) for number, each in enumerate(asked) for partition in each.codes)
+    places = ((number, partition) for number, each in enumerate(requested) for partition in each.codes)
     await in_turns(each_of(places, PARTITIONS_PER_TURN, add))
     return [list(each.values()) for each in topics]
 

@@ -82,7 +82,7 @@ def create_topics(
     wanted = list(wanted)
     if (
         refusal := too_many_partitions(
-            sum(asked_partitions(new.assignment, new.partitions, defaults.partitions) for new in wanted)
+            sum(requested_partitions(new.assignment, new.partitions, defaults.partitions) for new in wanted)
         )
     ) is not None:
         return Decision((), [TopicOutcome(new.name, error=refusal) for new in wanted])
@@ -108,7 +108,7 @@ def create_topics(
     return Decision(() if validate_only else tuple(changes), outcomes)
 
 
-def asked_partitions(assignment: Sized, partitions: int, usual: int) -> int:
+def requested_partitions(assignment: Sized, partitions: int, usual: int) -> int:
     """Return the number of partitions that a new topic requests: the assigned ones, or the given number. -1 means
     ``usual``."""
     return len(assignment) or max(0, usual if partitions == -1 else partitions)
@@ -280,7 +280,7 @@ def add_partitions(
     """
     wanted = list(wanted)
     if (
-        refusal := too_many_partitions(sum(asked_increase(image, more.topic, more.total) for more in wanted))
+        refusal := too_many_partitions(sum(requested_increase(image, more.topic, more.total) for more in wanted))
     ) is not None:
         return Decision((), [TopicOutcome(more.topic, error=refusal) for more in wanted])
     changes: list[Change] = []
@@ -298,7 +298,7 @@ def add_partitions(
     return Decision(() if validate_only else tuple(changes), outcomes)
 
 
-def asked_increase(image: MetadataImage, name: str, total: int) -> int:
+def requested_increase(image: MetadataImage, name: str, total: int) -> int:
     """Return the number of partitions that a topic needs to reach ``total``; 0 if the topic does not exist."""
     topic = image.topics.get(name)
     return 0 if topic is None else max(0, total - len(topic.partitions))

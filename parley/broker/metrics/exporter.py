@@ -147,10 +147,10 @@ class Exporter:
         return False
 
     async def _answer_metrics(self, request: HttpRequest) -> HttpResponse:
-        asked = self._clock.monotonic()
+        scheduled = self._clock.monotonic()
 
         def snapshot() -> Snapshot:
-            self._metrics.process.loop_delay_seconds = self._clock.monotonic() - asked
+            self._metrics.process.loop_delay_seconds = self._clock.monotonic() - scheduled
             return self._metrics.snapshot()
 
         try:

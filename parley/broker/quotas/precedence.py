@@ -74,13 +74,13 @@ class ClientQuotas:
             return None
         if len(user) + len(client_id) > CACHED_NAME_MAX:
             return self._limit(key, user, client_id)
-        asked = (key, user, client_id)
+        cache_key = (key, user, client_id)
         try:
-            return self._found[asked]
+            return self._found[cache_key]
         except KeyError:
             if len(self._found) >= CACHED_MAX:
                 self._found.clear()
-            found = self._found[asked] = self._limit(key, user, client_id)
+            found = self._found[cache_key] = self._limit(key, user, client_id)
             return found
 
     def connection_rate(self, ip: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-NOT_ASKED = -(2**31)
+NOT_REQUESTED = -(2**31)
 """The value of the bit field if the client did not request the authorized operations."""
 
 

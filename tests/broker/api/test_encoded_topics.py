@@ -41,7 +41,7 @@ from parley.broker.network.request_context import ConnectedClient, RequestContex
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.authorizer import AuthorizationDecision, Authorizer
-from parley.broker.security.operations import NOT_ASKED, Operation, bit_field
+from parley.broker.security.operations import NOT_REQUESTED, Operation, bit_field
 from parley.broker.security.principal import user
 from parley.broker.security.resources import SUPPORTED_OPERATIONS
 from parley.broker.security.resources import ResourceType as Secured
@@ -212,7 +212,7 @@ class World:
 
         def operations(name: str) -> int:
             allowed = (each for each in SUPPORTED_OPERATIONS[Secured.TOPIC] if may(each, name))
-            return bit_field(allowed) if request.include_topic_authorized_operations else NOT_ASKED
+            return bit_field(allowed) if request.include_topic_authorized_operations else NOT_REQUESTED
 
         def described(topic: TopicImage) -> Topic:
             return Topic(

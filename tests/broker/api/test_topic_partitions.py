@@ -13,7 +13,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from parley.broker.network.request_context import RequestContext
 from parley.broker.security.authorization import Authorization
-from parley.broker.security.operations import NOT_ASKED, Operation
+from parley.broker.security.operations import NOT_REQUESTED, Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -100,7 +100,7 @@ def test_every_named_topic_is_on_one_page_with_its_error_and_its_operations() ->
         topics = (*first.topics, *second.topics)
         assert [(topic.name, topic.error_code, topic.topic_authorized_operations) for topic in topics] == [
             ("a", ErrorCode.NONE, ALLOWED),
-            ("hidden", ErrorCode.TOPIC_AUTHORIZATION_FAILED, NOT_ASKED),
+            ("hidden", ErrorCode.TOPIC_AUTHORIZATION_FAILED, NOT_REQUESTED),
             ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ALLOWED),
             ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION, ALLOWED),
         ]

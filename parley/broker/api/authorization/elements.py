@@ -73,8 +73,8 @@ class Checks:
     ) -> Steps[set[str]]:
         """Return the ``names`` on which the client may perform the operation. If ``is_probe``, the checks are not
         audited."""
-        asked = (context, operation, type)
-        may = self.authorization.probe(*asked) if is_probe else partial(self.authorization.may, *asked)
+        access = (context, operation, type)
+        may = self.authorization.probe(*access) if is_probe else partial(self.authorization.may, *access)
         allowed = set()
         for name in names:
             if may(name):

@@ -79,11 +79,11 @@ def _refused_topics(context: RequestContext, request: CreateTopicsRequest, error
 def _refused_deletions(context: RequestContext, request: DeleteTopicsRequest, error: KafkaError) -> Response:
     result = DeleteTopicsResponse.DeletableTopicResult
     by_name = [(name, ZERO_UUID) for name in request.topic_names]
-    asked = dict.fromkeys([(topic.name, topic.topic_id) for topic in request.topics] or by_name)
+    requested = dict.fromkeys([(topic.name, topic.topic_id) for topic in request.topics] or by_name)
     return DeleteTopicsResponse(
         responses=[
             result(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message)
-            for name, topic_id in asked
+            for name, topic_id in requested
         ]
     )
 

@@ -90,14 +90,14 @@ async def _delete_permitted(
 ) -> Any:
     """Delete the topics that the client may delete. They are checked in slices, because a request can name 65,000
     topics."""
-    asked: list[_Deletion]
+    requested: list[_Deletion]
     field = "topics" if request.topics else "topic_names"
     if request.topics:
-        asked = [(topic, topic.name, topic.topic_id) for topic in request.topics]
+        requested = [(topic, topic.name, topic.topic_id) for topic in request.topics]
     else:
-        asked = [(name, name, ZERO_UUID) for name in request.topic_names]
-    refusals = await in_slices(partial(_refusal_of_deletion, checks, context), asked)
-    kept = [element for (element, _, _), refused in zip(asked, refusals, strict=True) if refused is None]
+        requested = [(name, name, ZERO_UUID) for name in request.topic_names]
+    refusals = await in_slices(partial(_refusal_of_deletion, checks, context), requested)
+    kept = [element for (element, _, _), refused in zip(requested, refusals, strict=True) if refused is None]
     once = dict.fromkeys(filter(None, refusals))
     results = await in_slices(partial(_refused_deletion, context), once)
     result = with_refused(handler, context, request, field, kept, results, "responses")
@@ -107,14 +107,14 @@ async def _delete_permitted(
 
 
 def _refusal_of_deletion(
-    checks: Checks, context: RequestContext, asked: _Deletion
+    checks: Checks, context: RequestContext, requested: _Deletion
 ) -> tuple[str | None, UUID, ErrorCode] | None:
     """Return the error for a topic that the client may not delete, with the name and the id to report. Returns None if
     the client may delete the topic.
 
     If the client may not describe the topic, neither its name nor its id is confirmed.
     """
-    _, name, topic_id = asked
+    _, name, topic_id = requested
     may, found = checks.authorization, checks.topic_name(name, topic_id)
     if found is None:
         return name, topic_id, ErrorCode.UNKNOWN_TOPIC_ID
@@ -176,20 +176,20 @@ def _configs(
     request: Any,
 ) -> Steps[Any]:
     kept, results = [], []
-    for asked in request.resources:
+    for requested in request.resources:
         yield
-        kind = _RESOURCES.get(asked.resource_type)
-        name = CLUSTER_NAME if kind is ResourceType.CLUSTER else asked.resource_name
+        kind = _RESOURCES.get(requested.resource_type)
+        name = CLUSTER_NAME if kind is ResourceType.CLUSTER else requested.resource_name
         if kind is None or checks.authorization.may(context, operation, kind, name):
-            kept.append(asked)
+            kept.append(requested)
             continue
         code = _ERRORS[kind]
         results.append(
             make(
                 error_code=code,
                 error_message=refusal(context, operation, kind, name),
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                resource_type=requested.resource_type,
+                resource_name=requested.resource_name,
             )
         )
     return with_refused(handler, context, request, "resources", kept, results, into)

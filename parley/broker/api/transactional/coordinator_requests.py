@@ -54,7 +54,7 @@ class LocalCoordinator(Protocol):
         ...
 
 
-class _Asked(NamedTuple):
+class _Requested(NamedTuple):
     transaction: Transaction
     errors: asyncio.Future[Errors]
 
@@ -75,7 +75,7 @@ class CoordinatorRequests:
         self._peers = peers
         self._local = local
         self._tasks = tasks
-        self._waiting: defaultdict[int, list[_Asked]] = defaultdict(list)  # broker -> content of its next request
+        self._waiting: defaultdict[int, list[_Requested]] = defaultdict(list)  # broker -> content of its next request
         self._free: defaultdict[int, list[int]] = defaultdict(lambda: list(range(REQUESTS_IN_FLIGHT)))
         # broker -> the numbers of its free connections
 
@@ -100,10 +100,10 @@ class CoordinatorRequests:
             return _all_fail(transaction, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if coordinator == self._broker_id:
             return await self._ask_here(transaction)
-        asked = _Asked(transaction, asyncio.get_running_loop().create_future())
-        self._waiting[coordinator].append(asked)
+        requested = _Requested(transaction, asyncio.get_running_loop().create_future())
+        self._waiting[coordinator].append(requested)
         self._send_next(coordinator)
-        return await asked.errors
+        return await requested.errors
 
     def verify_at_once(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
@@ -135,16 +135,16 @@ class CoordinatorRequests:
     def _send_next(self, broker: int) -> None:
         """Send the next request to a coordinator, unless too many are in flight or nothing is waiting."""
         if self._waiting[broker] and self._free[broker]:
-            asked, self._waiting[broker] = _next_request(self._waiting[broker])
+            requested, self._waiting[broker] = _next_request(self._waiting[broker])
             connection = self._free[broker].pop()
-            self._tasks.start(self._send(broker, connection, asked), name=f"add partitions at {broker}")
+            self._tasks.start(self._send(broker, connection, requested), name=f"add partitions at {broker}")
 
-    async def _send(self, broker: int, connection: int, asked: list[_Asked]) -> None:
+    async def _send(self, broker: int, connection: int, requested: list[_Requested]) -> None:
         response = None
         try:
-            response = await self._response(broker, connection, asked)
+            response = await self._response(broker, connection, requested)
         finally:
-            for each in asked:
+            for each in requested:
                 errors = (
                     _all_fail(each.transaction, ErrorCode.NETWORK_EXCEPTION)
                     if response is None
@@ -155,9 +155,11 @@ class CoordinatorRequests:
             self._free[broker].append(connection)
             self._send_next(broker)
 
-    async def _response(self, broker: int, connection: int, asked: list[_Asked]) -> AddPartitionsToTxnResponse | None:
+    async def _response(
+        self, broker: int, connection: int, requested: list[_Requested]
+    ) -> AddPartitionsToTxnResponse | None:
         """Return the coordinator's response; None if the coordinator is unreachable."""
-        request = AddPartitionsToTxnRequest(transactions=[each.transaction for each in asked])
+        request = AddPartitionsToTxnRequest(transactions=[each.transaction for each in requested])
         try:
             response: AddPartitionsToTxnResponse = await self._peers.ask(
                 broker, request, version=BROKERS_VERSION, purpose=f"{PURPOSE}-{connection}"
@@ -169,10 +171,10 @@ class CoordinatorRequests:
         return response
 
 
-def _next_request(waiting: list[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
+def _next_request(waiting: list[_Requested]) -> tuple[list[_Requested], list[_Requested]]:
     """Split ``waiting`` into the next request and the rest. A request contains a transactional id only once."""
-    taken: list[_Asked] = []
-    left: list[_Asked] = []
+    taken: list[_Requested] = []
+    left: list[_Requested] = []
     ids: set[str] = set()
     room = PARTITIONS_MAX
     for each in waiting:

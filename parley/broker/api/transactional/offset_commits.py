@@ -73,9 +73,9 @@ class TransactionalOffsetsApi:
         As in Kafka, an error of the producer or the group takes precedence over metadata that is too large.
         """
         named = once(((topic.name, topic.partitions) for topic in request.topics), lambda each: each.partition_index)
-        asked = {(name, index): each for name, partitions in named.items() for index, each in partitions.items()}
-        codes = {place: self._refusal(place, each) for place, each in asked.items()}
-        accepted = {place: self._committed(each) for place, each in asked.items() if codes[place] is ErrorCode.NONE}
+        requested = {(name, index): each for name, partitions in named.items() for index, each in partitions.items()}
+        codes = {place: self._refusal(place, each) for place, each in requested.items()}
+        accepted = {place: self._committed(each) for place, each in requested.items() if codes[place] is ErrorCode.NONE}
         known = [place for place, code in codes.items() if code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         if known:
             try:
@@ -87,18 +87,18 @@ class TransactionalOffsetsApi:
                 codes.update(dict.fromkeys(known, code))
         return _response(named, codes)
 
-    def _refusal(self, place: TopicPartition, asked: _Committed) -> ErrorCode:
+    def _refusal(self, place: TopicPartition, requested: _Committed) -> ErrorCode:
         if self._metadata.image.partition(*place) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if len(asked.committed_metadata or "") > self._config().offset_metadata_max_bytes:
+        if len(requested.committed_metadata or "") > self._config().offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
-    def _committed(self, asked: _Committed) -> CommittedOffset:
+    def _committed(self, requested: _Committed) -> CommittedOffset:
         return CommittedOffset(
-            offset=asked.committed_offset,
-            leader_epoch=asked.committed_leader_epoch,
-            metadata=asked.committed_metadata or "",
+            offset=requested.committed_offset,
+            leader_epoch=requested.committed_leader_epoch,
+            metadata=requested.committed_metadata or "",
             commit_timestamp_ms=self._now_ms(),
         )
 

@@ -39,8 +39,8 @@ class LatestOffsets:
         if state.leader == NO_LEADER:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
         make = ListOffsetsRequest
-        asked = make.ListOffsetsPartition(partition_index=index, timestamp=_LATEST)
-        topics = [make.ListOffsetsTopic(name=topic, partitions=[asked])]
+        requested = make.ListOffsetsPartition(partition_index=index, timestamp=_LATEST)
+        topics = [make.ListOffsetsTopic(name=topic, partitions=[requested])]
         request = make(replica_id=_CONSUMER, topics=topics)
         try:
             response = await self._peers.ask(state.leader, request)

@@ -178,20 +178,20 @@ class ShareGroups:
     # --- Offsets ---
 
     async def describe_offsets(
-        self, group_id: str, asked: Mapping[str, Iterable[int]] | None
+        self, group_id: str, requested: Mapping[str, Iterable[int]] | None
     ) -> dict[str, dict[int, SharePartitionOffset]]:
-        """Return the offsets of share partitions by topic. If ``asked`` is None, return all initialized partitions.
+        """Return the offsets of share partitions by topic. If ``requested`` is None, return all initialized partitions.
 
         As in Kafka, a partition whose state cannot be read is returned without an offset and without an error. Raises
         KafkaError if this broker does not coordinate the group.
         """
-        if asked is None:
+        if requested is None:
             initialized = await self._runtime.submit(group_id, partial(_initialized, group_id))
             names = self._image().topic_names
             wanted = {names[topic_id]: each for topic_id, each in initialized.items() if topic_id in names}
         else:
             self._runtime.state_of(group_id)
-            wanted = {name: frozenset(indexes) for name, indexes in asked.items()}
+            wanted = {name: frozenset(indexes) for name, indexes in requested.items()}
         pairs = [(name, index) for name, indexes in wanted.items() for index in sorted(indexes)]
         found: dict[str, dict[int, SharePartitionOffset]] = {name: {} for name in wanted}
         for begin in range(0, len(pairs), CALLS_AT_ONCE):
@@ -249,11 +249,11 @@ class ShareGroups:
 
         Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
         """
-        asked = list(dict.fromkeys(names))
+        requested = list(dict.fromkeys(names))
 
         def decide(shard: GroupShard, now_ms: int) -> Decision[Begun]:
             group = heartbeats.require_empty(group_id, shard)
-            return begin_topic_deletion(group, asked, shard, now_ms)
+            return begin_topic_deletion(group, requested, shard, now_ms)
 
         async with self._turn(group_id):
             begun = await self._runtime.submit(group_id, decide)
@@ -262,7 +262,7 @@ class ShareGroups:
             done = [topic_id for topic_id in begun.topics if topic_id not in errors]
             await self._runtime.submit(group_id, partial(end_topic_deletion, group_id, done))
         ids = begun.topic_ids()
-        return {name: self._deleted(name, ids, errors) for name in asked}
+        return {name: self._deleted(name, ids, errors) for name in requested}
 
     def _deleted(self, name: str, ids: Mapping[str, UUID], errors: Mapping[UUID, KafkaError]) -> KafkaError | None:
         if name in ids:
