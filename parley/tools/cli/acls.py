@@ -326,7 +326,7 @@ async def delete(client: Client, filters: Sequence[AclFilter]) -> int:
     from parley.protocol.messages.acls import DeleteAclsRequest
 
     make = DeleteAclsRequest.DeleteAclsFilter
-    asked = [
+    requested = [
         make(
             resource_type_filter=wanted.type,
             resource_name_filter=wanted.name,
@@ -338,7 +338,7 @@ async def delete(client: Client, filters: Sequence[AclFilter]) -> int:
         )
         for wanted in filters
     ]
-    answer = await client.send(DeleteAclsRequest(filters=asked))
+    answer = await client.send(DeleteAclsRequest(filters=requested))
     for result in answer.filter_results:
         check(result.error_code, result.error_message, doing="The ACLs were not removed")
     return sum(len(result.matching_acls) for result in answer.filter_results)

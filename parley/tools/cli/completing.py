@@ -145,10 +145,12 @@ def _values(command: Any, parameter: Any, done: Sequence[str], unfinished: str) 
     if "--profile" in parameter.opts or parameter.metavar in ("PROFILE", "[PROFILE]"):
         yield from (Candidate(each.name) for each in profiles.stored())
     elif (ask := _NAMES.get(parameter.opts[-1])) and "--create" not in done:
-        yield from map(Candidate, [name for name in _asked(command, done, ask) if name.startswith(unfinished)])
+        yield from map(
+            Candidate, [name for name in _names_in_cluster(command, done, ask) if name.startswith(unfinished)]
+        )
 
 
-def _asked(command: Any, done: Sequence[str], ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
+def _names_in_cluster(command: Any, done: Sequence[str], ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
     """Return names from the cluster that the command line names, or none if the cluster does not respond in time."""
     from parley.protocol.client import Client
     from parley.protocol.errors import KafkaError
@@ -162,11 +164,11 @@ def _asked(command: Any, done: Sequence[str], ask: Callable[[Client], Awaitable[
             security=security_of(properties, "--command-config"),
         )
 
-        async def asked() -> list[str]:
+        async def names() -> list[str]:
             async with asyncio.timeout(_PATIENCE_S), client:
                 return await ask(client)
 
-        return asyncio.run(asked())[:_NAMES_MAX]
+        return asyncio.run(names())[:_NAMES_MAX]
     except (CommandError, KafkaError, OSError, ValueError):  # TimeoutError is an OSError
         return []
 

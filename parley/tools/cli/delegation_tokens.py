@@ -147,8 +147,8 @@ async def _expire(client: Client, options: Options, hmac: bytes, owners: list[Pr
 async def _describe(client: Client, options: Options, hmac: bytes, owners: list[Principal]) -> None:
     from parley.protocol.messages.delegation_tokens import DescribeDelegationTokenRequest as Request
 
-    asked = [Request.DescribeDelegationTokenOwner(principal_type=o.kind, principal_name=o.name) for o in owners]
-    answer = await client.send(Request(owners=asked or None))
+    requested = [Request.DescribeDelegationTokenOwner(principal_type=o.kind, principal_name=o.name) for o in owners]
+    answer = await client.send(Request(owners=requested or None))
     check(answer.error_code, doing="The tokens cannot be shown")
     rows = [
         {

@@ -112,7 +112,7 @@ def _of_cluster(
     from parley.tools.doctor.examination import diagnosed, snapshot
     from parley.tools.doctor.gathering_cluster import Request
 
-    asked = Request(
+    request = Request(
         bootstrap,
         client_properties(command_config),
         metrics_of(metrics),
@@ -121,7 +121,7 @@ def _of_cluster(
         time_limit,
         progress(),
     )
-    return diagnosed(snapshot(asked))
+    return diagnosed(snapshot(request))
 
 
 def metrics_of(texts: list[str]) -> dict[int, str]:

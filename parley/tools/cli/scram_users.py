@@ -91,8 +91,8 @@ async def describe(client: Client, user: str | None) -> Users:
     from parley.protocol.messages.scram import DescribeUserScramCredentialsRequest as Request
 
     # With null instead of an empty list, Apache Kafka 4.3 never responds to a user without the right.
-    asked = [] if user is None else [Request.UserName(name=user)]
-    answer = await client.send(Request(users=asked))
+    requested = [] if user is None else [Request.UserName(name=user)]
+    answer = await client.send(Request(users=requested))
     check(answer.error_code, answer.error_message, doing="The users cannot be shown")
     names = {number: name for name, number in _NUMBERS.items()}
     found: dict[str, dict[str, int]] = {}

@@ -140,9 +140,9 @@ def _add_cluster(
     from parley.tools.support_bundle.contents import add_examination
     from parley.tools.support_bundle.topic_settings import changed_settings
 
-    asked = Request(bootstrap, client, metrics, store, limit_s=time_limit, progress=progress())
+    request = Request(bootstrap, client, metrics, store, limit_s=time_limit, progress=progress())
     try:
-        facts = snapshot(asked)
+        facts = snapshot(request)
         add_examination(contents, "cluster", facts, diagnosed(facts))
         contents.add_data("topics.json", changed_settings(bootstrap, client, {each.topic for each in facts.partitions}))
     except CommandError as error:

@@ -136,13 +136,13 @@ class Console:
         return Route(path, handle, methods=[method])
 
     async def _answered(self, request: Request, handler: Handler, *, is_change: bool = False) -> Response:
-        asked = ApiRequest(request.scope, request.receive)
+        api_request = ApiRequest(request.scope, request.receive)
         try:
             session = self._logged_in(request)
             if is_change:
-                await self._check_change(session, asked)
+                await self._check_change(session, api_request)
             assert session.view is not None
-            return _json(await handler(session.view, asked))
+            return _json(await handler(session.view, api_request))
         except Exception as error:
             status, body = error_of(error)
             return _json(body, status)

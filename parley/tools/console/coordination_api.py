@@ -114,10 +114,10 @@ class StoreWindow:
         """Start a move to the store at ``url``, or abort the move in progress if ``abort`` is true."""
         body = await request.object()
         if body.get("abort") is True:
-            asked = MigrateCoordinationRequest(action=ABORT)
+            change = MigrateCoordinationRequest(action=ABORT)
         else:
-            asked = MigrateCoordinationRequest(action=START, url=text_of(body, "url"))
-        answer = await view.client.send(asked)
+            change = MigrateCoordinationRequest(action=START, url=text_of(body, "url"))
+        answer = await view.client.send(change)
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), answer.error_message or described(answer.error_code))
         view.forget()

@@ -181,8 +181,8 @@ async def _produced(view: ClusterView, name: str, partition: int, records: bytes
     data = ProduceRequest.TopicProduceData(
         name=name, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=records)]
     )
-    asked = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
-    answer = await view.client.send(asked, node=node, version=version)
+    produced = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
+    answer = await view.client.send(produced, node=node, version=version)
     return answer.responses[0].partition_responses[0]
 
 

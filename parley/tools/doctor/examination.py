@@ -22,19 +22,19 @@ from parley.tools.plurals import plural
 _BY_FILE: Final = "To examine a broker that does not start, on its machine: parley doctor broker.properties"
 
 
-def snapshot(asked: Request) -> Cluster:
+def snapshot(request: Request) -> Cluster:
     """Take the snapshot of a cluster. Raises ``CommandError`` if no broker responds."""
 
     async def take(client: Client) -> Cluster:
-        return await Gathering(client, asked).cluster()
+        return await Gathering(client, request).cluster()
 
-    patience_ms = int(min(STEP_S, asked.limit_s) * 1000)
+    patience_ms = int(min(STEP_S, request.limit_s) * 1000)
     try:
-        return on_cluster(asked.bootstrap, asked.properties, take, timeout_ms=patience_ms)
+        return on_cluster(request.bootstrap, request.properties, take, timeout_ms=patience_ms)
     except TimeoutError as error:
-        raise CommandError(f"{asked.bootstrap} did not describe the cluster in time. {_BY_FILE}") from error
+        raise CommandError(f"{request.bootstrap} did not describe the cluster in time. {_BY_FILE}") from error
     except CommandError as error:
-        found = refused_certificates(asked, str(error))
+        found = refused_certificates(request, str(error))
         if found is None:
             raise CommandError(f"{error} {_BY_FILE}") from error
         return found

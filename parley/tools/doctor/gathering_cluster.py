@@ -61,16 +61,16 @@ class Request:
 class Gathering:
     """An examination of a cluster. Call ``cluster`` only once."""
 
-    def __init__(self, client: Client, asked: Request) -> None:
+    def __init__(self, client: Client, request: Request) -> None:
         self._client = client
-        self._asked = asked
-        self._steps = Steps(asked.limit_s)
+        self._request = request
+        self._steps = Steps(request.limit_s)
         self._certificates: dict[str, datetime] = {}
 
     async def cluster(self) -> Cluster:
         """Take the snapshot. Raises KafkaError or TimeoutError if no broker describes the cluster."""
-        asked = self._asked
-        asked.progress("the cluster and its brokers")
+        request = self._request
+        request.progress("the cluster and its brokers")
         async with asyncio.timeout(min(3 * STEP_S, self._steps.left_s)):
             metadata = await self._client.metadata()
             described = await self._described()
@@ -80,14 +80,14 @@ class Gathering:
             )
             for each in described.brokers
         ]
-        brokers = list(await asyncio.gather(*(self._asked_itself(each) for each in brokers)))
+        brokers = list(await asyncio.gather(*(self._described_by_itself(each) for each in brokers)))
         is_parley = any(_PARLEYS_API in each.apis for each in brokers)
         self._note_brokers(brokers)
         brokers = await self._with_metrics(brokers, is_parley)
         partitions = _partitions(metadata)
         found = Cluster(
             datetime.now(UTC),
-            [(each.host, each.port) for each in parse_bootstrap(asked.bootstrap)],
+            [(each.host, each.port) for each in parse_bootstrap(request.bootstrap)],
             described.cluster_id,
             metadata.controller_id,
             is_parley,
@@ -96,9 +96,11 @@ class Gathering:
         )
         found = await self._with_clients(found)
         store = None
-        if asked.store is not None:
-            store = await self._steps.step(Part.STORE, "coordination.url", store_of(asked.store, STORE_S), 2 * STORE_S)
-        if asked.store is None and is_parley:
+        if request.store is not None:
+            store = await self._steps.step(
+                Part.STORE, "coordination.url", store_of(request.store, STORE_S), 2 * STORE_S
+            )
+        if request.store is None and is_parley:
             self._steps.note(
                 Part.STORE,
                 "name a broker's properties file, or one with coordination.url, with --config to examine it",
@@ -117,7 +119,7 @@ class Gathering:
 
     # --- Each broker ---
 
-    async def _asked_itself(self, broker: Broker) -> Broker:
+    async def _described_by_itself(self, broker: Broker) -> Broker:
         """Return the broker with its own responses, or with an error if it does not respond."""
         if broker.is_fenced:
             return broker
@@ -132,7 +134,7 @@ class Gathering:
             return replace(broker, error=str(error))
         described = await self._steps.step(Part.CONFIGS, name, self._settings(broker.id))
         directories = await self._steps.step(Part.LOG_DIRS, name, self._directories(broker.id))
-        if self._asked.properties.get("security.protocol") in _TLS:
+        if self._request.properties.get("security.protocol") in _TLS:
             expires = await self._steps.step(Part.CERTIFICATES, name, self._expiry(broker))
             self._certificates |= {broker.address: expires} if expires is not None else {}
         return replace(
@@ -150,7 +152,7 @@ class Gathering:
             if each.error:
                 for part in (Part.CONFIGS, Part.LOG_DIRS):
                     self._steps.note(part, f"broker {each.id}: {each.error}")
-        if self._asked.properties.get("security.protocol") not in _TLS:
+        if self._request.properties.get("security.protocol") not in _TLS:
             self._steps.note(Part.CERTIFICATES, "this client does not use TLS", has_failed=False)
 
     async def _settings(self, id_: int) -> list[Any]:
@@ -168,21 +170,21 @@ class Gathering:
         return [_directory(each) for each in answer.results]
 
     async def _expiry(self, broker: Broker) -> datetime:
-        return await in_background(lambda: certificate_expiry(broker.host, broker.port, self._asked.properties))
+        return await in_background(lambda: certificate_expiry(broker.host, broker.port, self._request.properties))
 
     # --- Metrics ---
 
     async def _with_metrics(self, brokers: Sequence[Broker], is_parley: bool) -> list[Broker]:
-        if not is_parley and not self._asked.metrics:
+        if not is_parley and not self._request.metrics:
             self._steps.note(Part.METRICS, "Apache Kafka has them in JMX, which is not read", has_failed=False)
             return list(brokers)
-        self._asked.progress("metrics")
+        self._request.progress("metrics")
         return list(await asyncio.gather(*(self._with_its_metrics(each) for each in brokers)))
 
     async def _with_its_metrics(self, broker: Broker) -> Broker:
         if not broker.responds:
             return broker
-        url = self._asked.metrics.get(broker.id) or _metrics_url(broker)
+        url = self._request.metrics.get(broker.id) or _metrics_url(broker)
         urls = [url] if url else await in_background(lambda: _metrics_urls_here(broker))
         if not urls:
             reason = (
@@ -211,8 +213,8 @@ class Gathering:
     async def _with_clients(self, cluster: Cluster) -> Cluster:
         """Return the cluster with the facts that are sampled twice, and with settings of topics whose replicas are out
         of sync."""
-        asked = self._asked
-        asked.progress("groups, transactions and reassignments")
+        request = self._request
+        request.progress("groups, transactions and reassignments")
         shrunk = {each.topic for each in cluster.partitions if len(each.isr) < len(each.replicas)}
         node = next((each.id for each in cluster.running if each.responds), None)
         least = await self._steps.step(Part.CONFIGS, "topics", self._min_isr(sorted(shrunk), node)) if shrunk else {}
@@ -224,13 +226,13 @@ class Gathering:
         hanging = await self._steps.step(
             Part.TRANSACTIONS, "open transactions", hanging_transactions(self._client, cluster), 2 * STEP_S
         )
-        if (first or before) and self._steps.left_s <= asked.interval_s:
+        if (first or before) and self._steps.left_s <= request.interval_s:
             for part in (Part.GROUPS, Part.MOVES):
-                self._steps.note(part, f"the {asked.limit_s:g} s of --time-limit leave no time for a second look")
+                self._steps.note(part, f"the {request.limit_s:g} s of --time-limit leave no time for a second look")
             first = before = None
         if first or before:
-            asked.progress(f"what changes within {asked.interval_s:g} s")
-            await asyncio.sleep(asked.interval_s)
+            request.progress(f"what changes within {request.interval_s:g} s")
+            await asyncio.sleep(request.interval_s)
         last = (
             await self._steps.step(Part.GROUPS, "groups", groups.last(first), 2 * STEP_S) if first is not None else None
         )
@@ -243,7 +245,7 @@ class Gathering:
             groups=last,
             hanging=hanging,
             moves=moves,
-            interval_s=asked.interval_s,
+            interval_s=request.interval_s,
         )
 
     async def _again(self, cluster: Cluster) -> Cluster:
@@ -273,15 +275,15 @@ class Gathering:
         return found
 
 
-def refused_certificates(asked: Request, reason: str) -> Cluster | None:
+def refused_certificates(request: Request, reason: str) -> Cluster | None:
     """Return what is known if this client rejects all brokers because their certificates have expired, or
     None. Blocks."""
     now = datetime.now(UTC)
-    bootstrap = [(each.host, each.port) for each in parse_bootstrap(asked.bootstrap)]
+    bootstrap = [(each.host, each.port) for each in parse_bootstrap(request.bootstrap)]
     expired: dict[str, datetime] = {}
-    for host, port in bootstrap if asked.properties.get("security.protocol") in _TLS else ():
+    for host, port in bootstrap if request.properties.get("security.protocol") in _TLS else ():
         with suppress(OSError, ValueError):
-            at = certificate_expiry(host, port, asked.properties)
+            at = certificate_expiry(host, port, request.properties)
             expired |= {f"{host}:{port}": at} if at <= now else {}
     if not expired:
         return None

@@ -98,10 +98,12 @@ def is_there(settings: Mapping[str, Any], topic: str) -> bool:
         leaderless.warn(leaderless.described_in(found))
         return bool(found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    return _asked(settings, check, otherwise=True)
+    return _result_unless_unusable(settings, check, otherwise=True)
 
 
-def _asked(settings: Mapping[str, Any], ask: Callable[[Client], Awaitable[bool]], *, otherwise: bool) -> bool:
+def _result_unless_unusable(
+    settings: Mapping[str, Any], ask: Callable[[Client], Awaitable[bool]], *, otherwise: bool
+) -> bool:
     """Return the result of ``ask``, or ``otherwise`` if the login uses librdkafka's own settings, which are unusable
     here."""
     if "sasl.username" in settings:
@@ -120,7 +122,7 @@ _BEGINS_AT_THE_END: Final = (
 def warn_of_new_group(settings: Mapping[str, Any], group: str, topic: str) -> None:
     """Print a note if the group will start at the end of the topic. Prints nothing if the client lacks the right to
     find out."""
-    if _asked(settings, lambda client: _begins_at_the_end(client, group, topic), otherwise=False):
+    if _result_unless_unusable(settings, lambda client: _begins_at_the_end(client, group, topic), otherwise=False):
         print(_BEGINS_AT_THE_END.format(group=group, topic=topic), file=sys.stderr, flush=True)
 
 

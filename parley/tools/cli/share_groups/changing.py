@@ -50,11 +50,11 @@ async def delete_offsets(client: Client, group: str, topics: Sequence[str], *, t
     """Delete the offsets of a group for topics. Returns the error for each topic, which is empty if they
     were deleted."""
     kind = DeleteShareGroupOffsetsRequest
-    asked = [kind.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in dict.fromkeys(topics)]
+    requested = [kind.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in dict.fromkeys(topics)]
     answer = await of_coordinator(
         client,
         group,
-        kind(group_id=group, topics=asked),
+        kind(group_id=group, topics=requested),
         lambda answer: int(answer.error_code),
         timeout_ms=timeout_ms,
     )

@@ -177,8 +177,8 @@ async def describe_producers(
 
         async def ask(some: Sequence[TopicPartition] = some) -> list[Any]:
             await client.metadata(by_topic(some))  # the leaders may have changed since the last attempt
-            asked = {node: list(some)} if node is not None else await by_leader(client, some)
-            return [await client.send(_producers_request(each), node=at) for at, each in asked.items()]
+            requested = {node: list(some)} if node is not None else await by_leader(client, some)
+            return [await client.send(_producers_request(each), node=at) for at, each in requested.items()]
 
         for answer in await until_ready(ask, _first_error, TIMEOUT_MS):
             for topic in answer.topics:
