@@ -81,6 +81,7 @@ FAMILIES = (
         "bench --rounds 2 --mb 200 --partitions 50",
         f"{_ONE} --mb 1 --sizes 100",
     ),
+    Family("cores", RECORDS, "More than one core", "bench.cores --rounds 2", f"{_ONE} --mb 1 --sizes 100"),
     Family("compression", RECORDS, "Compression and acks", "bench.compression --rounds 2", f"{_ONE} --mb 1"),
     Family("fan-out", RECORDS, "One writer and 50 readers", "bench.fan_out --rounds 3", f"{_ONE} --mb 2 --readers 5"),
     Family(
