@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from parley.broker.api.share_fetch import acknowledging, handler, render, waiting
+from parley.broker.api.share_fetch import acknowledging, handler, pending_share_fetch, render
 from parley.broker.api.share_fetch.handler import ACKNOWLEDGED_IN_A_TURN
 from parley.broker.api.share_fetch.sessions import TopicPartition
 from parley.broker.replication.partition import Isolation
@@ -578,8 +578,10 @@ def test_members_need_the_right_to_read_the_group_and_the_topic(directory: Path)
 @pytest.fixture
 def small_turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One partition in each turn of the event loop. Returns what was done, and ``turn`` for each turn."""
-    for module, name in ((waiting, "LOOKED"), (waiting, "RENDERED"), (render, "RENDERED"), (handler, "RELEASED")):
-        monkeypatch.setattr(module, f"{name}_{'AT_' if name == 'LOOKED' else ''}IN_A_TURN", 1)
+    monkeypatch.setattr(pending_share_fetch, "LOOKED_AT_IN_A_TURN", 1)
+    for module in (pending_share_fetch, render):
+        monkeypatch.setattr(module, "RENDERED_IN_A_TURN", 1)
+    monkeypatch.setattr(handler, "RELEASED_IN_A_TURN", 1)
     monkeypatch.setattr(acknowledging, "RELEASED_IN_A_TURN", 1)
     done: list[str] = []
 
@@ -588,7 +590,7 @@ def small_turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         await asyncio.sleep(0)
 
     monkeypatch.setattr(steps, "next_turn", turn)
-    for owner, method in ((waiting.WaitingShareFetch, "_look_at"), (render, "_partition_data")):
+    for owner, method in ((pending_share_fetch.PendingShareFetch, "_look_at"), (render, "_partition_data")):
         _noting(monkeypatch, owner, method, done)
     for method in ("release_member", "end_when_stored"):
         _noting(monkeypatch, LedSharePartition, method, done)
@@ -646,15 +648,15 @@ def test_a_share_fetch_of_very_many_partitions_notices_changes_during_its_look(
         topics = [await bench.create(f"t{each}") for each in range(4)]
         member = bench.member("one", *topics)
         assert await member.acquired(max_wait_ms=1000) == []  # all are loaded
-        looked = waiting.WaitingShareFetch._look_at
+        looked = pending_share_fetch.PendingShareFetch._look_at
         writes = iter((topics[1],))
 
-        def append_behind(fetch: waiting.WaitingShareFetch, target: TopicPartition) -> None:
+        def append_behind(fetch: pending_share_fetch.PendingShareFetch, target: TopicPartition) -> None:
             looked(fetch, target)
             if target.topic_id == topics[1] and next(writes, None):
                 bench.write("t1", 2)
 
-        monkeypatch.setattr(waiting.WaitingShareFetch, "_look_at", append_behind)
+        monkeypatch.setattr(pending_share_fetch.PendingShareFetch, "_look_at", append_behind)
         began = asyncio.get_running_loop().time()
         assert await member.acquired(max_wait_ms=60_000) == [(0, 1, 1)]
         assert asyncio.get_running_loop().time() - began < 60

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.dependencies import ShareDependencies
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
 from parley.broker.coordinators.share_state.share_partition_key import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
@@ -25,8 +25,8 @@ RELEASED_IN_A_TURN: Final = 500
 class Acknowledging:
     """The acknowledgements of one request."""
 
-    def __init__(self, parts: ShareParts, context: RequestContext, group_id: str, member_id: str) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: ShareDependencies, context: RequestContext, group_id: str, member_id: str) -> None:
+        self._dependencies = dependencies
         self._context = context
         self._group_id = group_id
         self._member_id = member_id
@@ -53,13 +53,13 @@ class Acknowledging:
             checked = acknowledged(batches, may_renew=may_renew)
             led = self._led(target)
             self._storing.append((target, led.acknowledge(self._member_id, checked)))
-            _count(self._parts.share_partitions.metrics, checked)
+            _count(self._dependencies.share_partitions.metrics, checked)
         except KafkaError as error:
             self.errors[target] = error
 
     def _led(self, target: TopicPartition) -> LedSharePartition:
-        self._parts.find(self._context, target)
-        led = self._parts.share_partitions.get(SharePartitionKey(self._group_id, *target))
+        self._dependencies.find(self._context, target)
+        led = self._dependencies.share_partitions.get(SharePartitionKey(self._group_id, *target))
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No member has acquired records of this partition.")
         if not led.is_active:
@@ -69,7 +69,7 @@ class Acknowledging:
     def release(self, session: ShareSession) -> None:
         """Release the records that the session's member has acquired. The response does not contain these
         partitions."""
-        self._releasing += filter(None, released(self._parts, session))
+        self._releasing += filter(None, released(self._dependencies, session))
 
     async def stored(self) -> None:
         """Wait until all acknowledgements have been stored or have failed."""
@@ -86,20 +86,22 @@ class Acknowledging:
                 await asyncio.shield(future)
 
 
-def released(parts: ShareParts, session: ShareSession) -> list[asyncio.Future[None] | None]:
+def released(dependencies: ShareDependencies, session: ShareSession) -> list[asyncio.Future[None] | None]:
     """Release the records that the session's member has acquired. Returns a future per partition that completes when
     the release is stored, or None if there is nothing to wait for."""
-    return [_released(parts, session, target) for target in session.partitions]
+    return [_released(dependencies, session, target) for target in session.partitions]
 
 
-def releasing(parts: ShareParts, session: ShareSession) -> Steps[None]:
+def releasing(dependencies: ShareDependencies, session: ShareSession) -> Steps[None]:
     """Release the records that the session's member has acquired, in steps. Does not wait until the release is
     stored."""
-    return each_of(list(session.partitions), RELEASED_IN_A_TURN, partial(_released, parts, session))
+    return each_of(list(session.partitions), RELEASED_IN_A_TURN, partial(_released, dependencies, session))
 
 
-def _released(parts: ShareParts, session: ShareSession, target: TopicPartition) -> asyncio.Future[None] | None:
-    led = parts.share_partitions.get(SharePartitionKey(session.key.group_id, *target))
+def _released(
+    dependencies: ShareDependencies, session: ShareSession, target: TopicPartition
+) -> asyncio.Future[None] | None:
+    led = dependencies.share_partitions.get(SharePartitionKey(session.key.group_id, *target))
     return led.release_member(session.key.member_id) if led is not None and led.is_active else None
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from parley.broker.api.fetch.parts import UNLIMITED, FetchQuotas
 from parley.broker.api.share_fetch.acknowledging import RELEASED_IN_A_TURN, Acknowledging, releasing
-from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.dependencies import ShareDependencies
+from parley.broker.api.share_fetch.pending_share_fetch import PendingShareFetch
 from parley.broker.api.share_fetch.render import rendering
 from parley.broker.api.share_fetch.sessions import (
     FINAL_EPOCH,
@@ -30,7 +31,6 @@ from parley.broker.api.share_fetch.sessions import (
     ShareSessions,
     TopicPartition,
 )
-from parley.broker.api.share_fetch.waiting import WaitingShareFetch
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.request_context import Handler, RequestContext
@@ -83,7 +83,7 @@ class ShareFetchApi:
     ) -> None:
         """``is_offered()`` returns True if the cluster supports share groups. ``sessions_max()`` limits the
         share sessions."""
-        self._parts = ShareParts(
+        self._dependencies = ShareDependencies(
             share_partitions=share_partitions,
             partitions=partitions,
             metadata=metadata,
@@ -137,7 +137,7 @@ class ShareFetchApi:
         else:
             forgotten = _named((topic.topic_id, topic.partitions) for topic in request.forgotten_topics_data)
             session = self.sessions.resume(key, epoch, named, forgotten)
-        acknowledging = Acknowledging(self._parts, context, key.group_id, key.member_id)
+        acknowledging = Acknowledging(self._dependencies, context, key.group_id, key.member_id)
 
         def acknowledged() -> Any:
             if epoch == FINAL_EPOCH:
@@ -146,21 +146,21 @@ class ShareFetchApi:
                 return self._final(acknowledging, partial(self._rendered_end, context, session, acknowledging))
             if not self.sessions.has(session):  # it ended with its connection: the member must not acquire more
                 raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
-            return WaitingShareFetch(self._parts, context, request, session, acknowledging).first_look()
+            return PendingShareFetch(self._dependencies, context, request, session, acknowledging).first_look()
 
         return now_or_in_turns(_taking(self._take(context, request, key.group_id, acknowledging), acknowledged))
 
     def _release(self, session: ShareSession) -> None:
         """Release the records of a session that has ended without a request from its member."""
-        steps = releasing(self._parts, session)
+        steps = releasing(self._dependencies, session)
         if len(session.partitions) <= RELEASED_IN_A_TURN:
             run_now(steps)
         else:
-            self._parts.tasks.start(in_turns(steps), name="release of a share session")
+            self._dependencies.tasks.start(in_turns(steps), name="release of a share session")
 
     def _forget_group(self, group_id: str) -> None:
         """Drop the share partitions of a group without sessions, unless a new session starts in the meantime."""
-        unused = self._parts.share_partitions.of_group(group_id)
+        unused = self._dependencies.share_partitions.of_group(group_id)
 
         def drop(led: LedSharePartition) -> None:
             if not self.sessions.has_any_of(group_id):
@@ -170,13 +170,13 @@ class ShareFetchApi:
         if len(unused) <= RELEASED_IN_A_TURN:
             run_now(steps)
         else:
-            self._parts.tasks.start(in_turns(steps), name="end of the share partitions of a group")
+            self._dependencies.tasks.start(in_turns(steps), name="end of the share partitions of a group")
 
     def _rendered_end(
         self, context: RequestContext, session: ShareSession, acknowledging: Acknowledging
     ) -> ShareFetchResponse:
         session.partitions.clear()
-        return run_now(rendering(self._parts, context, session, {}, acknowledging))
+        return run_now(rendering(self._dependencies, context, session, {}, acknowledging))
 
     def _key(self, context: RequestContext, group_id: str | None, member_id: str | None) -> SessionKey:
         if not self._is_offered():
@@ -186,7 +186,7 @@ class ShareFetchApi:
             )
         if group_id is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
-        authorization = self._parts.authorization
+        authorization = self._dependencies.authorization
         if authorization.is_enforced and not authorization.may(context, Operation.READ, ResourceType.GROUP, group_id):
             raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not member_id or len(member_id) > MEMBER_ID_MAX:
@@ -233,7 +233,7 @@ class ShareFetchApi:
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         session = self.sessions.resume(key, epoch)
-        acknowledging = Acknowledging(self._parts, context, key.group_id, key.member_id)
+        acknowledging = Acknowledging(self._dependencies, context, key.group_id, key.member_id)
 
         def acknowledged() -> Any:
             if epoch == FINAL_EPOCH:
@@ -251,7 +251,7 @@ class ShareFetchApi:
         for target in acknowledging.partitions:
             error = acknowledging.errors.get(target)
             code = ErrorCode.NONE if error is None else error.code
-            leader, epoch = self._parts.leader_of(*target, code)
+            leader, epoch = self._dependencies.leader_of(*target, code)
             leaders.append(leader)
             data = ShareAcknowledgeResponse.PartitionData(
                 partition_index=target.partition,
@@ -262,9 +262,9 @@ class ShareFetchApi:
             topics.setdefault(target.topic_id, []).append(data)
         make = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
         return ShareAcknowledgeResponse(
-            acquisition_lock_timeout_ms=self._parts.share_partitions.settings_of(group_id).lock_duration_ms,
+            acquisition_lock_timeout_ms=self._dependencies.share_partitions.settings_of(group_id).lock_duration_ms,
             responses=[make(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()],
-            node_endpoints=self._parts.endpoints(context, ShareAcknowledgeResponse.NodeEndpoint, leaders),
+            node_endpoints=self._dependencies.endpoints(context, ShareAcknowledgeResponse.NodeEndpoint, leaders),
         )
 
 

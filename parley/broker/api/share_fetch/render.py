@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from parley.broker.api.share_fetch.acknowledging import Acknowledging
-from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.dependencies import ShareDependencies
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
 from parley.broker.network.request_context import RequestContext
 from parley.broker.runtime.steps import Steps
@@ -42,7 +42,7 @@ _NOTHING = Fetched()
 
 
 def rendering(
-    parts: ShareParts,
+    dependencies: ShareDependencies,
     context: RequestContext,
     session: ShareSession,
     found: dict[TopicPartition, Fetched],
@@ -55,7 +55,7 @@ def rendering(
     leaders: list[int] = []
     for number, target in enumerate(dict.fromkeys((*found, *acknowledging.partitions, *new)), 1):
         refused = acknowledging.errors.get(target)
-        data = _partition_data(parts, target, found.get(target, _NOTHING), refused)
+        data = _partition_data(dependencies, target, found.get(target, _NOTHING), refused)
         leaders.append(data.current_leader.leader_id)
         topics.setdefault(target.topic_id, []).append(data)
         if not number % RENDERED_IN_A_TURN:
@@ -65,18 +65,18 @@ def rendering(
             session.partitions[target] = False
     make = ShareFetchResponse.ShareFetchableTopicResponse
     return ShareFetchResponse(
-        acquisition_lock_timeout_ms=parts.share_partitions.settings_of(session.key.group_id).lock_duration_ms,
+        acquisition_lock_timeout_ms=dependencies.share_partitions.settings_of(session.key.group_id).lock_duration_ms,
         responses=[make(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()],
-        node_endpoints=parts.endpoints(context, ShareFetchResponse.NodeEndpoint, leaders),
+        node_endpoints=dependencies.endpoints(context, ShareFetchResponse.NodeEndpoint, leaders),
     )
 
 
 def _partition_data(
-    parts: ShareParts, target: TopicPartition, fetched: Fetched, refused: KafkaError | None
+    dependencies: ShareDependencies, target: TopicPartition, fetched: Fetched, refused: KafkaError | None
 ) -> ShareFetchResponse.PartitionData:
     code = ErrorCode.NONE if fetched.error is None else fetched.error.code
     acknowledge_code = ErrorCode.NONE if refused is None else refused.code
-    leader, epoch = parts.leader_of(*target, code or acknowledge_code)
+    leader, epoch = dependencies.leader_of(*target, code or acknowledge_code)
     acquired = ShareFetchResponse.AcquiredRecords
     return ShareFetchResponse.PartitionData(
         partition_index=target.partition,

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from parley.broker.api.fetch.read import SENT_FROM_FILE_BYTES
 from parley.broker.api.share_fetch.acknowledging import Acknowledging
-from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.dependencies import ShareDependencies
 from parley.broker.api.share_fetch.reading import Headers, read_headers
 from parley.broker.api.share_fetch.render import RENDERED_IN_A_TURN, Fetched, rendering
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
@@ -50,25 +50,25 @@ class _Candidate(NamedTuple):
     offset: int
 
 
-class WaitingShareFetch(Delayed[Any]):
+class PendingShareFetch(Delayed[Any]):
     """One share fetch, as a future of its response. It enters the purgatory only if it must wait."""
 
     def __init__(
         self,
-        parts: ShareParts,
+        dependencies: ShareDependencies,
         context: RequestContext,
         request: ShareFetchRequest,
         session: ShareSession,
         acknowledging: Acknowledging,
     ) -> None:
         super().__init__()
-        self._parts = parts
+        self._dependencies = dependencies
         self._context = context
         self._request = request
         self._session = session
         self._acknowledging = acknowledging
-        self._settings = parts.share_partitions.settings_of(session.key.group_id)
-        self._max_bytes = min(request.max_bytes, parts.max_bytes)
+        self._settings = dependencies.share_partitions.settings_of(session.key.group_id)
+        self._max_bytes = min(request.max_bytes, dependencies.max_bytes)
         self._changed = dict.fromkeys(session.in_turn())
         self._targets: dict[LedSharePartition, TopicPartition] = {}
         self._candidates: list[_Candidate] = []
@@ -110,7 +110,7 @@ class WaitingShareFetch(Delayed[Any]):
         return await response if asyncio.iscoroutine(response) else response
 
     def _watch(self) -> None:
-        self._parts.share_partitions.waiting.watch(self, self._targets, self._request.max_wait_ms / 1000)
+        self._dependencies.share_partitions.waiting.watch(self, self._targets, self._request.max_wait_ms / 1000)
 
     async def _look_for_what_was_missed(self) -> None:
         """Look again at the partitions that changed before the fetch watched them."""
@@ -172,8 +172,8 @@ class WaitingShareFetch(Delayed[Any]):
             self._found[target] = Fetched(error=error)
 
     def _candidate(self, target: TopicPartition) -> _Candidate | None:
-        partition = self._parts.find(self._context, target)
-        led = self._parts.share_partitions.of(self._session.key.group_id, partition)
+        partition = self._dependencies.find(self._context, target)
+        led = self._dependencies.share_partitions.of(self._session.key.group_id, partition)
         self._targets[led] = target
         offset = self._available(led)
         return None if offset is None else _Candidate(target, led, offset)
@@ -273,7 +273,7 @@ class WaitingShareFetch(Delayed[Any]):
         if self._has_much_to_look_at:
             self._start_look_in_turns()
             return
-        quotas = self._parts.quotas
+        quotas = self._dependencies.quotas
         if quotas.is_active:
             quotas.time_step(self._context, self._look_now)
         else:
@@ -288,7 +288,7 @@ class WaitingShareFetch(Delayed[Any]):
 
     def _start_look_in_turns(self) -> None:
         self._is_woken = self._looks_in_turns = True
-        self._parts.tasks.start(self._look_in_turns(), name="look of a share fetch")
+        self._dependencies.tasks.start(self._look_in_turns(), name="look of a share fetch")
 
     async def _look_in_turns(self) -> None:
         """Look at many partitions again, a few per turn of the event loop. Changes that arrive meanwhile, and the end
@@ -326,7 +326,7 @@ class WaitingShareFetch(Delayed[Any]):
     def _finish(self) -> None:
         response = self._respond()
         if asyncio.iscoroutine(response):
-            self.complete(self._parts.tasks.start(response, name="share fetch"))
+            self.complete(self._dependencies.tasks.start(response, name="share fetch"))
         else:
             self.complete(response)
 
@@ -346,9 +346,9 @@ class WaitingShareFetch(Delayed[Any]):
         return run_now(self._rendering())
 
     def _rendering(self) -> Steps[Any]:
-        if self._parts.quotas.is_active:
-            self._parts.quotas.record_fetch(self._context, sum(each.size for each in self._found.values()))
-        return rendering(self._parts, self._context, self._session, self._found, self._acknowledging)
+        if self._dependencies.quotas.is_active:
+            self._dependencies.quotas.record_fetch(self._context, sum(each.size for each in self._found.values()))
+        return rendering(self._dependencies, self._context, self._session, self._found, self._acknowledging)
 
     async def _respond_later(self) -> Any:
         if self._needs_disk:
@@ -370,7 +370,7 @@ class WaitingShareFetch(Delayed[Any]):
                 self._found[candidate.target] = Fetched(error=error)
 
     def _in_thread(self, work: Any) -> Any:
-        return asyncio.get_running_loop().run_in_executor(self._parts.threads.reads, work)
+        return asyncio.get_running_loop().run_in_executor(self._dependencies.threads.reads, work)
 
     def _load(self, *, nowait: bool) -> bool:
         """Load the records into the response. Returns False if that would block on the disk."""

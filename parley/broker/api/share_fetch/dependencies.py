@@ -1,4 +1,4 @@
-"""The parts of a broker that share fetches and acknowledgements use."""
+"""What share fetches and acknowledgements need of the broker."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareParts:
-    """The parts of the broker that the handlers use."""
+class ShareDependencies:
+    """What the handlers need of the broker."""
 
     share_partitions: SharePartitions
     partitions: HostedPartitions
