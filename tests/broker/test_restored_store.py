@@ -304,7 +304,7 @@ async def test_backups_of_every_age_are_restored_on_every_store(tmp_path: Path, 
 
 
 @pytest.mark.slow
-async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backend, tmp_path: Path) -> None:
+async def test_a_store_is_rolled_back_under_running_brokers(url: str, store: Backend, tmp_path: Path) -> None:
     """As when a snapshot is restored in Consul: all sessions are over, and each process joins again."""
     rng = Random(3)
     async with Cluster(SETTINGS, brokers=3, data_dir=tmp_path, coordination_url=url) as cluster:
@@ -329,7 +329,7 @@ async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backen
 @pytest.mark.slow
 @pytest.mark.parametrize("is_in_isr", [True, False], ids=["in the ISR", "out of the ISR"])
 @pytest.mark.parametrize("is_controller_dead", [True, False], ids=["controller dead", "controller alive"])
-async def test_the_embedded_store_is_set_back_while_one_broker_is_dead(
+async def test_the_embedded_store_is_rolled_back_while_one_broker_is_dead(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_controller_dead: bool, is_in_isr: bool
 ) -> None:
     """The partitions do not wait for the dead broker: it had left the ISR, or it cannot have acknowledged records

@@ -169,7 +169,7 @@ async def test_a_store_that_has_lost_its_latest_writes_says_so_and_uses_no_revis
     assert not caplog.records, "it says so once"
 
 
-async def test_a_store_that_is_set_back_in_place_is_refused_until_it_is_opened_again(directory: Path) -> None:
+async def test_a_store_that_is_rolled_back_in_place_is_refused_until_it_is_opened_again(directory: Path) -> None:
     """SQLite writes the older content into the same file."""
     async with LocalBackend(directory) as store:
         identity = store.identity

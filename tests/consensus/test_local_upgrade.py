@@ -202,7 +202,7 @@ def test_a_newer_format_is_refused(directory: Path) -> None:
         opened(directory)
 
 
-async def test_a_store_that_is_set_back_to_an_older_copy_in_place_is_opened_again(directory: Path) -> None:
+async def test_a_store_that_is_rolled_back_to_an_older_copy_in_place_is_opened_again(directory: Path) -> None:
     """SQLite writes the copy into the file that is open."""
     shutil.copy(directory / "store.db", directory / "copy.db")
     store = LocalBackend(directory)

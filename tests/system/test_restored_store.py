@@ -95,7 +95,7 @@ class ServerData:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store", ["local", *SERVERS])
-def test_the_store_is_set_back_under_running_brokers_while_one_is_dead(
+def test_the_store_is_rolled_back_under_running_brokers_while_one_is_dead(
     tmp_path: Path, new_name: Callable[..., str], store: str
 ) -> None:
     """The partitions continue without the dead broker, and no other broker ends."""

@@ -27,7 +27,7 @@ from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.membership.dead_process_detection import until_gone
 from parley.broker.membership.joining import BROKERS_GROUP
-from parley.broker.membership.store_set_back import StoreSetBack
+from parley.broker.membership.store_rollback import StoreRollback
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
 from parley.broker.metadata.types import BrokerRegistration, Endpoint
@@ -68,7 +68,7 @@ class BrokerFencing:
         self._listener = listener
         self._rules = rules
         self._recovery = recovery
-        self._set_back = StoreSetBack(controller, rules, recovery)
+        self._rollback = StoreRollback(controller, rules, recovery)
         self._silence_s = silence_s
         self._monotonic = monotonic
         self._present: set[int] | None = None  # the group's members, or None until they are known
@@ -114,8 +114,8 @@ class BrokerFencing:
         async def present() -> Collection[BrokerRegistration]:
             return _live(await groups.members(BROKERS_GROUP)).values()
 
-        await self._set_back.check_store(groups.backend, present)
-        await race(self._set_back.until_set_back(groups.backend), self._follow_members(groups, tasks))
+        await self._rollback.check_store(groups.backend, present)
+        await race(self._rollback.until_rolled_back(groups.backend), self._follow_members(groups, tasks))
 
     async def _follow_members(self, groups: Groups, tasks: TaskSet) -> None:
         async for members in groups.watch(BROKERS_GROUP):
@@ -123,7 +123,7 @@ class BrokerFencing:
             self._update_watched(tasks)
 
     async def _reconcile(self, live: Mapping[int, BrokerRegistration], tasks: TaskSet) -> None:
-        await self._set_back.check_members(live.values())  # first, because fencing elects leaders from the store's data
+        await self._rollback.check_members(live.values())  # first, because fencing elects leaders from the store's data
         self._present = set(live)
         await self._fence_the_absent()
         self._seen |= live.keys()

@@ -174,7 +174,7 @@ def test_lost_metadata_about_another_topic_of_the_same_name_does_not_count() -> 
     assert before.with_changes(changes).topics["t"].partitions[0].last_known_elr == (1, 2, 3)
 
 
-def test_leader_epochs_that_no_log_has_are_passed_when_the_store_was_set_back() -> None:
+def test_leader_epochs_that_no_log_has_are_passed_when_the_store_was_rolled_back() -> None:
     """The first member has seen epoch 7 of some partition. The other one, which joins later, has seen epoch 9."""
     before = image(STATE, replace(STATE, leader_epoch=8))
     after = before.with_changes(distrust_all(before, {UUID(int=1)}, 7).changes)
@@ -213,7 +213,7 @@ def test_a_broker_whose_log_knows_a_higher_epoch_brings_down_that_partition_only
     assert second.last_known_elr == (1, 2, 3), "the replica in the exchanged directory is not lost: it was moved"
 
 
-def test_a_replica_without_a_log_is_lost_also_if_the_store_was_set_back() -> None:
+def test_a_replica_without_a_log_is_lost_also_if_the_store_was_rolled_back() -> None:
     """The report counts, though the directories in the store do not."""
     waiting = replace(STATE, isr=(), elr=(2,), leader=NO_LEADER)
     before = image(waiting, STATE)
@@ -225,7 +225,7 @@ def test_a_replica_without_a_log_is_lost_also_if_the_store_was_set_back() -> Non
     assert (second.leader, second.leader_epoch) == (NO_LEADER, 8)
 
 
-def test_former_replicas_without_logs_prove_nothing_after_a_set_back() -> None:
+def test_former_replicas_without_logs_prove_nothing_after_a_rollback() -> None:
     """The partition has moved to other brokers since the backup. The former replicas have deleted their logs."""
     before = image(STATE)
     after = before.with_changes(distrust_all(before, ()).changes)
@@ -237,7 +237,7 @@ def test_former_replicas_without_logs_prove_nothing_after_a_set_back() -> None:
     assert recovery.choice.is_unclean
 
 
-def test_processes_that_stayed_up_without_logs_prove_nothing_after_a_set_back() -> None:
+def test_processes_that_stayed_up_without_logs_prove_nothing_after_a_rollback() -> None:
     """Each has created an empty log meanwhile, which it reports as missing. Replica 3 has lost one more."""
     before = image(STATE, STATE)
     after = before.with_changes(distrust_all(before, {UUID(int=number) for number in (1, 2, 3)}).changes)
@@ -250,7 +250,7 @@ def test_processes_that_stayed_up_without_logs_prove_nothing_after_a_set_back() 
     assert [each.choice.is_unclean for each in outcomes] == [True, False]
 
 
-def test_a_process_that_stayed_up_while_the_store_was_set_back_reports_too() -> None:
+def test_a_process_that_stayed_up_while_the_store_was_rolled_back_reports_too() -> None:
     before = image(STATE)
     decision = register_broker(before, broker(1, 7), report(1, log(8)), rules)
     (state,) = before.with_changes(decision.changes).topics["t"].partitions

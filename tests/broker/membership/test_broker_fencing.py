@@ -58,7 +58,7 @@ def live(metadata: Metadata, controller: Any, request: Any = None) -> BrokerFenc
         silence_s=SILENCE_S,
         monotonic=lambda: 100.0,
     )
-    members._set_back.until_set_back = never  # type: ignore[method-assign]
+    members._rollback.until_rolled_back = never  # type: ignore[method-assign]
     return members
 
 

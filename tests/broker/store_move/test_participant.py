@@ -500,7 +500,7 @@ async def test_requests_wait_from_the_freeze_until_the_new_store_has_a_controlle
         participant._on(MoveEvent.CONTROLLER_ELECTED)
 
 
-async def test_a_store_that_was_set_back_is_opened_again_and_each_failure_is_told(
+async def test_a_store_that_was_rolled_back_is_opened_again_and_each_failure_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise a broker whose store does not come back would wait silently."""

@@ -209,7 +209,7 @@ def test_segments_that_are_missing(doctor: Doctor, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_store_was_set_back(doctor: Doctor, tmp_path: Path) -> None:
+def test_the_store_was_rolled_back(doctor: Doctor, tmp_path: Path) -> None:
     used = tmp_path / "data"
     with Broker(broker_id=1, data_dir=used) as broker:
         pass

@@ -29,7 +29,7 @@ from parley.broker.coordinators.transactions import initialization, marker_sende
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import AT_REST
 from parley.broker.coordinators.waiting_replies import WaitingReplies
-from parley.broker.membership.store_set_back import StoreSetBack
+from parley.broker.membership.store_rollback import StoreRollback
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication import fetcher, follower_fetch_session, isr_decisions
 from parley.broker.replication.partition import Partition
@@ -164,9 +164,9 @@ def trust_restored_store(patch: pytest.MonkeyPatch) -> None:
     async def never(*args: Any) -> None:
         await asyncio.Event().wait()
 
-    patch.setattr(StoreSetBack, "check_store", trust)
-    patch.setattr(StoreSetBack, "until_set_back", never)
-    patch.setattr(StoreSetBack, "check_members", trust)
+    patch.setattr(StoreRollback, "check_store", trust)
+    patch.setattr(StoreRollback, "until_rolled_back", never)
+    patch.setattr(StoreRollback, "check_members", trust)
     patch.setattr(brokers, "distrust_outdated", lambda *args: [])
 
 

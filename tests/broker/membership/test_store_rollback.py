@@ -17,7 +17,7 @@ from parley.broker.controller.elections.election_rules import ElectionRules
 from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.stored_metadata import TERMS
-from parley.broker.membership.store_set_back import StoreSetBack
+from parley.broker.membership.store_rollback import StoreRollback
 from parley.broker.metadata.changes import Change, ConfigReplaced, Delta, TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -77,14 +77,14 @@ async def test_the_store_keeps_the_sign_until_the_partitions_have_been_distruste
 
         monkeypatch.setattr(KeyValue, "next_id", next_id)
         recovery = UncleanRecovery(metadata, None, lambda *_: ElectionRules())  # type: ignore[arg-type]
-        set_back = StoreSetBack(controller, lambda *_: ElectionRules(2), recovery)
-        await set_back.check_members([MEMBER])
+        rollback = StoreRollback(controller, lambda *_: ElectionRules(2), recovery)
+        await rollback.check_members([MEMBER])
         (state,) = metadata.image.topics["t"].partitions
         assert (state.leader, state.leader_epoch) == (NO_LEADER, 12)
         assert recovery.metrics.set_backs == 1
         await controller.submit(counted("2"))
         assert not await is_contradicted()
-        await set_back.check_members([MEMBER])
+        await rollback.check_members([MEMBER])
         assert recovery.metrics.set_backs == 1
         term.cancel()
         await asyncio.wait({term})
@@ -100,7 +100,7 @@ class Office:
         self.backend, self.store = backend, KeyValue(backend)
         self.controller = Controller(1, b"one", Random(1), self.metadata, MetadataPublisher(self.metadata, Purgatory()))
         recovery = UncleanRecovery(self.metadata, None, lambda *_: ElectionRules())  # type: ignore[arg-type]
-        self.set_back = StoreSetBack(self.controller, lambda *_: ElectionRules(2), recovery)
+        self.rollback = StoreRollback(self.controller, lambda *_: ElectionRules(2), recovery)
 
     @asynccontextmanager
     async def held(self, run_duties: Any = None) -> AsyncIterator[None]:
@@ -150,7 +150,7 @@ async def test_a_controller_distrusts_a_store_that_lacks_what_it_has_seen_itself
         async def members() -> list[BrokerRegistration]:
             return [replace(MEMBER, seen=member_has_seen)]
 
-        await office.set_back.check_store(office.backend, members)
+        await office.rollback.check_store(office.backend, members)
         (state,) = office.metadata.image.topics["t"].partitions
         assert (state.leader, state.isr, state.last_known_elr) == (NO_LEADER, (), awaited)
         assert office.controller.missing is None
@@ -171,7 +171,7 @@ async def test_a_new_process_that_has_applied_no_metadata_yet_does_not_distrust_
 
 
 async def test_a_mark_that_appears_during_a_term_ends_it(office: Office) -> None:
-    async with office.held(lambda: office.set_back.until_set_back(office.backend)):
+    async with office.held(lambda: office.rollback.until_rolled_back(office.backend)):
         epoch = office.metadata.image.controller_epoch
         mark = await office.backend.put(ROLLED_BACK_KEY, b"restored")
         assert await office.term_above(epoch) == epoch + 1
@@ -181,7 +181,7 @@ async def test_a_mark_that_appears_during_a_term_ends_it(office: Office) -> None
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_a_list_of_terms_that_goes_back_during_a_term_is_noticed(office: Office, is_deleted: bool) -> None:
     async with office.held():
-        watching = asyncio.ensure_future(office.set_back.until_set_back(office.backend))
+        watching = asyncio.ensure_future(office.rollback.until_rolled_back(office.backend))
         for number in "12":
             await office.controller.submit(counted(number))
         epoch = office.metadata.image.controller_epoch

@@ -38,7 +38,7 @@ PRODUCER_IDS_SKIPPED = 1_000_000
 allocated them."""
 
 
-class StoreSetBack:
+class StoreRollback:
     """Makes the controller distrust a store that was rolled back."""
 
     def __init__(self, controller: Controller, rules: RulesOf, recovery: UncleanRecovery) -> None:
@@ -64,7 +64,7 @@ class StoreSetBack:
             seen = f"version {missing.version} of controller epoch {missing.controller_epoch}"
             await self._distrust(await members(), f"this broker has seen {seen}")
 
-    async def until_set_back(self, store: Backend) -> None:
+    async def until_rolled_back(self, store: Backend) -> None:
         """Wait until the store is rolled back during the term. Call this after ``check_store``.
 
         Raises StoreChanged when that happens, or the CoordinationError that ended a watch.
