@@ -87,7 +87,7 @@ MaybeResponse = ProduceResponse | None
 """None for ``acks=0``."""
 _Pending = MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]
 """A response, a future of a response that waits for replicas, or a coroutine that returns either of them."""
-Ready = dict[int, Prepared | Exception]
+Preparations = dict[int, Prepared | Exception]
 """id() of a partition's data -> its prepared records, or the error of the preparation."""
 Verified = dict[int, Verification]
 """id() of a partition's data -> the verification of its batch, which may begin a transaction."""
@@ -105,11 +105,11 @@ class _Constructors:
         self.outcome = constructor(_Outcome)
 
 
-class _Progress:
+class _Appends:
     """The state of one request's appends: the settings that all its partitions share, and what the response must wait
     for."""
 
-    __slots__ = ("acks", "new", "now_ms", "ready", "to_flush", "transactional_id", "verified", "waiting")
+    __slots__ = ("acks", "new", "now_ms", "preparations", "to_flush", "transactional_id", "verified", "waiting")
 
     def __init__(
         self,
@@ -117,28 +117,37 @@ class _Progress:
         now_ms: int,
         acks: int,
         transactional_id: str | None,
-        ready: Ready,
+        preparations: Preparations,
         verified: Verified,
     ) -> None:
         self.new = new
         self.now_ms = now_ms
         self.acks = acks
         self.transactional_id = transactional_id
-        self.ready = ready
+        self.preparations = preparations
         self.verified = verified
         self.waiting: Waiting = {}
         self.to_flush: list[tuple[Log, _Outcome]] = []
 
     def prepared(self, data: _Data) -> Prepared | None:
         """Return the records if they have already been prepared, else None. Raises the error of the preparation."""
-        made = self.ready.get(id(data))
+        made = self.preparations.get(id(data))
         if isinstance(made, Exception):
             raise made
         return made
 
 
 class ProduceApi:
-    """Appends the records that clients send."""
+    """Appends the records that clients send.
+
+    The methods call each other in this order. Those on the right wait, and only if they are needed::
+
+        produce            a request arrives   _verify_and_produce   for the transaction coordinator
+        _produce           prepares records    _produce_costly       for a thread that prepares records
+        _append_all        appends, in turns   _take_other_turns     for other clients
+        _finish                                _respond_flushed      for a thread that flushes logs
+        _respond           builds a response   DelayedProduce        for the replicas, with acks=-1
+    """
 
     def __init__(
         self,
@@ -171,48 +180,54 @@ class ProduceApi:
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> _Pending:
         """Append the records of every partition, and respond as ``acks`` requires."""
-        ready = _named_twice(request)
+        preparations = _named_twice(request)
         if request.transactional_id is not None:
             try:
-                unverified = self._transactions.unverified(self._led(context, request, ready), context.api_version)
+                unverified = self._transactions.unverified(
+                    self._led(context, request, preparations), context.api_version
+                )
             except KafkaError as error:
                 everything = (data for topic in request.topic_data for data in topic.partition_data)
-                ready = {id(data): KafkaError(error.code, error.message) for data in everything}
+                preparations = {id(data): KafkaError(error.code, error.message) for data in everything}
             else:
                 if unverified is not None:
-                    return self._verify_and_produce(context, request, ready, unverified)
-        return self._produce(context, request, ready, {})
+                    return self._verify_and_produce(context, request, preparations, unverified)
+        return self._produce(context, request, preparations, {})
 
-    def _led(self, context: RequestContext, request: ProduceRequest, ready: Ready) -> Iterator[tuple[_Data, Partition]]:
+    def _led(
+        self, context: RequestContext, request: ProduceRequest, preparations: Preparations
+    ) -> Iterator[tuple[_Data, Partition]]:
         """Yield the data of each partition that this broker leads, with the partition."""
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
                     partition = self._partitions.find(self._topic_name(context, topic), data.index)
-                    if partition.is_leader and partition.is_open and id(data) not in ready:
+                    if partition.is_leader and partition.is_open and id(data) not in preparations:
                         yield data, partition
                 except KafkaError:
                     continue  # the append reports the same error
 
     def _verify_and_produce(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready, unverified: Unverified
+        self, context: RequestContext, request: ProduceRequest, preparations: Preparations, unverified: Unverified
     ) -> _Pending:
         """Have the transaction coordinator verify the batches that may begin a transaction, then append everything."""
         transactional_id = request.transactional_id or ""
         outcomes = self._transactions.verify_at_once(transactional_id, unverified, context.api_version)
         if outcomes is None:
-            return self._produce_verified(context, request, ready, unverified)
-        return self._produce(context, request, ready, _verified(outcomes, ready))
+            return self._produce_verified(context, request, preparations, unverified)
+        return self._produce(context, request, preparations, _verified(outcomes, preparations))
 
     async def _produce_verified(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready, unverified: Unverified
+        self, context: RequestContext, request: ProduceRequest, preparations: Preparations, unverified: Unverified
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Wait for the verification, then append everything."""
         transactional_id = request.transactional_id or ""
         outcomes = await self._transactions.verify(transactional_id, unverified, context.api_version)
-        return await _completed(self._produce(context, request, ready, _verified(outcomes, ready)))
+        return await _awaited(self._produce(context, request, preparations, _verified(outcomes, preparations)))
 
-    def _produce(self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified) -> _Pending:
+    def _produce(
+        self, context: RequestContext, request: ProduceRequest, preparations: Preparations, verified: Verified
+    ) -> _Pending:
         """Prepare and append every partition's records."""
         topics = request.topic_data
         large = [(topic, data) for topic in topics for data in topic.partition_data if may_be_costly(data.records)]
@@ -221,18 +236,19 @@ class ProduceApi:
             costly = {
                 id(data)
                 for topic, data in large
-                if id(data) not in ready and not self._prepare_on_loop(context, topic, data, ready, turn_ends)
+                if id(data) not in preparations
+                and not self._prepare_on_loop(context, topic, data, preparations, turn_ends)
             }
             if costly:
-                return self._produce_costly(context, request, ready, verified, costly)
-        return self._append_all(context, request, ready, verified)
+                return self._produce_costly(context, request, preparations, verified, costly)
+        return self._append_all(context, request, preparations, verified)
 
     def _prepare_on_loop(
         self,
         context: RequestContext,
         topic: ProduceRequest.TopicProduceData,
         data: _Data,
-        ready: Ready,
+        preparations: Preparations,
         turn_ends: float,
     ) -> bool:
         """Prepare the records on the event loop if that is quick. Returns False if they must be prepared in a thread.
@@ -251,15 +267,20 @@ class ProduceApi:
                 return rules.compression is None and not is_packed
             if self._monotonic() > turn_ends:
                 return False
-            ready[id(data)] = prepare_records(records, bounded, self._wall_ms(), context.api_version)
+            preparations[id(data)] = prepare_records(records, bounded, self._wall_ms(), context.api_version)
         except DecompressedTooLarge:
             return False
         except Exception as error:
-            ready[id(data)] = error
+            preparations[id(data)] = error
         return True
 
     async def _produce_costly(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified, costly: set[int]
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        preparations: Preparations,
+        verified: Verified,
+        costly: set[int],
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Prepare the costly records in a thread, then append everything."""
         may_have_left = request.acks == 0  # such a client may disconnect as soon as it has sent its records
@@ -270,43 +291,45 @@ class ProduceApi:
                 try:
                     partition = self._partitions.find(self._topic_name(context, topic), data.index)
                     prepare = partial(self._prepare, context, partition, data)
-                    ready[id(data)] = await self._preparing.run(context.client, prepare, may_have_left=may_have_left)
+                    preparations[id(data)] = await self._preparing.run(
+                        context.client, prepare, may_have_left=may_have_left
+                    )
                 except Disconnect:
                     raise
                 except Exception as error:
-                    ready[id(data)] = error
-        return await _completed(self._append_all(context, request, ready, verified))
+                    preparations[id(data)] = error
+        return await _awaited(self._append_all(context, request, preparations, verified))
 
     def _prepare(self, context: RequestContext, partition: Partition, data: _Data) -> Prepared:
         return prepare_records(records_of(data), rules_of(partition), self._wall_ms(), context.api_version)
 
     def _append_all(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
+        self, context: RequestContext, request: ProduceRequest, preparations: Preparations, verified: Verified
     ) -> _Pending:
-        """Append the records in ``ready``. Prepare and append the other records."""
+        """Append the records in ``preparations``. Prepare and append the other records."""
         new = self._new = self._new or _Constructors()
-        progress = _Progress(new, self._wall_ms(), request.acks, request.transactional_id, ready, verified)
+        appends = _Appends(new, self._wall_ms(), request.acks, request.transactional_id, preparations, verified)
         if _is_single(request):  # one partition is one step: there is nothing to divide into turns
             topic = request.topic_data[0]
-            outcomes = [self._append_partition(context, progress, topic, topic.partition_data[0])]
+            outcomes = [self._append_partition(context, appends, topic, topic.partition_data[0])]
             named = new.topic(name=topic.name, topic_id=topic.topic_id, partition_responses=outcomes)
-            return self._finish(context, request, new.response(responses=[named]), progress)
+            return self._finish(context, request, new.response(responses=[named]), appends)
         response = new.response(responses=[])
-        steps = self._steps(context, request, progress, response)
+        steps = self._steps(context, request, appends, response)
         if self._take_turn(steps):
-            return self._finish(context, request, response, progress)
-        return self._take_other_turns(context, request, response, progress, steps)
+            return self._finish(context, request, response, appends)
+        return self._take_other_turns(context, request, response, appends, steps)
 
     def _steps(
-        self, context: RequestContext, request: ProduceRequest, progress: _Progress, response: ProduceResponse
+        self, context: RequestContext, request: ProduceRequest, appends: _Appends, response: ProduceResponse
     ) -> Iterator[None]:
         """Append the records of one partition at each step."""
         for topic in request.topic_data:
             outcomes: list[_Outcome] = []
-            named = progress.new.topic(name=topic.name, topic_id=topic.topic_id, partition_responses=outcomes)
+            named = appends.new.topic(name=topic.name, topic_id=topic.topic_id, partition_responses=outcomes)
             response.responses.append(named)
             for data in topic.partition_data:
-                outcomes.append(self._append_partition(context, progress, topic, data))
+                outcomes.append(self._append_partition(context, appends, topic, data))
                 yield
 
     def _take_turn(self, steps: Iterator[None]) -> bool:
@@ -322,7 +345,7 @@ class ProduceApi:
         context: RequestContext,
         request: ProduceRequest,
         response: ProduceResponse,
-        progress: _Progress,
+        appends: _Appends,
         steps: Iterator[None],
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Append the rest of a request that needs several turns. Other clients are served between the turns."""
@@ -330,27 +353,27 @@ class ProduceApi:
         while not is_done:
             await next_turn()
             is_done = self._take_turn(steps)
-        return await _completed(self._finish(context, request, response, progress))
+        return await _awaited(self._finish(context, request, response, appends))
 
     def _finish(
-        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, progress: _Progress
+        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, appends: _Appends
     ) -> _Pending:
-        if progress.to_flush:
-            return self._respond_flushed(context, request, response, progress)
-        return self._respond(context, request, response, progress.waiting)
+        if appends.to_flush:
+            return self._respond_flushed(context, request, response, appends)
+        return self._respond(context, request, response, appends.waiting)
 
     async def _respond_flushed(
-        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, progress: _Progress
+        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, appends: _Appends
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Flush the logs whose ``flush.messages`` requires it, then respond."""
         loop = asyncio.get_running_loop()
-        for log, outcome in progress.to_flush:
+        for log, outcome in appends.to_flush:
             try:
                 await loop.run_in_executor(self._threads.upkeep, log.flush)
             except KafkaError as error:
                 outcome.error_code, outcome.error_message = error.code, error.message or error.code.message
                 outcome.base_offset = -1
-        return self._respond(context, request, response, progress.waiting)
+        return self._respond(context, request, response, appends.waiting)
 
     def _respond(
         self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, waiting: Waiting
@@ -367,26 +390,26 @@ class ProduceApi:
         return response
 
     def _append_partition(
-        self, context: RequestContext, progress: _Progress, topic: ProduceRequest.TopicProduceData, data: _Data
+        self, context: RequestContext, appends: _Appends, topic: ProduceRequest.TopicProduceData, data: _Data
     ) -> _Outcome:
-        """Append the records of one partition, and record in ``progress`` what the response must wait for."""
+        """Append the records of one partition, and record in ``appends`` what the response must wait for."""
         partition = None
         try:
-            if progress.acks not in _KNOWN_ACKS:
+            if appends.acks not in _KNOWN_ACKS:
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
             partition = self._partitions.find(self._topic_name(context, topic), data.index)
-            prepared = progress.prepared(data)
+            prepared = appends.prepared(data)
             if prepared is None:
-                prepared = prepare_records(records_of(data), rules_of(partition), progress.now_ms, context.api_version)
+                prepared = prepare_records(records_of(data), rules_of(partition), appends.now_ms, context.api_version)
             header = prepared.header
             if self._refusals and partition.is_leader:
                 producers = partition.log.producers
                 self._refusals.check(topic.name or topic.topic_id, data.index, header, producers)
             is_transactional = header.is_transactional
             if is_transactional and partition.is_leader:
-                verification = progress.verified.get(id(data))
-                self._transactions.check(progress.transactional_id, partition, header, verification)
-            info = partition.append(prepared.batches, acks=progress.acks, now_ms=progress.now_ms, header=header)
+                verification = appends.verified.get(id(data))
+                self._transactions.check(appends.transactional_id, partition, header, verification)
+            info = partition.append(prepared.batches, acks=appends.acks, now_ms=appends.now_ms, header=header)
             if is_transactional:
                 self._transactions.appended(partition, header)
             log = partition.log
@@ -399,17 +422,17 @@ class ProduceApi:
             counters.records_in += info.record_count
             if prepared.conversions:
                 counters.produce_conversions += 1
-        outcome = progress.new.outcome(
+        outcome = appends.new.outcome(
             index=data.index,
             base_offset=info.first_offset,
             log_append_time_ms=info.log_append_time_ms,
             log_start_offset=info.log_start_offset,
             record_errors=_NO_ERRORS,
         )
-        if partition.must_flush(progress.now_ms):
-            progress.to_flush.append((log, outcome))
-        if progress.acks == ALL_REPLICAS and log.high_watermark <= info.last_offset:
-            progress.waiting[partition] = (info.last_offset, outcome)
+        if partition.must_flush(appends.now_ms):
+            appends.to_flush.append((log, outcome))
+        if appends.acks == ALL_REPLICAS and log.high_watermark <= info.last_offset:
+            appends.waiting[partition] = (info.last_offset, outcome)
         return outcome
 
     def _topic_name(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> str:
@@ -479,7 +502,7 @@ class ProduceApi:
             response.node_endpoints = endpoints_of(image, leaders, context.listener, ProduceResponse.NodeEndpoint)
 
 
-async def _completed(response: _Pending) -> MaybeResponse | Delayed[ProduceResponse]:
+async def _awaited(response: _Pending) -> MaybeResponse | Delayed[ProduceResponse]:
     """Await a coroutine. Any other response is returned as it is: waiting for replicas needs no task."""
     return await response if asyncio.iscoroutine(response) else response
 
@@ -492,12 +515,12 @@ def _disconnect_on_error(response: ProduceResponse) -> None:
                 raise Disconnect(f"{name} for {topic.name or topic.topic_id}-{outcome.index}, produced with acks=0")
 
 
-def _verified(outcomes: Mapping[int, Verification | KafkaError], ready: Ready) -> Verified:
-    """Return the verifications by id() of their data. Errors are added to ``ready``."""
+def _verified(outcomes: Mapping[int, Verification | KafkaError], preparations: Preparations) -> Verified:
+    """Return the verifications by id() of their data. Errors are added to ``preparations``."""
     verified: Verified = {}
     for key, outcome in outcomes.items():
         if isinstance(outcome, KafkaError):
-            ready[key] = outcome
+            preparations[key] = outcome
         else:
             verified[key] = outcome
     return verified
@@ -509,7 +532,7 @@ def _is_single(request: ProduceRequest) -> bool:
     return len(topics) == 1 and len(topics[0].partition_data) == 1
 
 
-def _named_twice(request: ProduceRequest) -> Ready:
+def _named_twice(request: ProduceRequest) -> Preparations:
     """Return an error for each partition that the request names more than once, by id() of its data."""
     if _is_single(request):
         return {}
