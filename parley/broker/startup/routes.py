@@ -84,7 +84,12 @@ class Api(Protocol):
 
 
 def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSecurity]) -> dict[int, Handler]:
-    """Create the request handlers, by API key. They forward requests for the controller to the controller."""
+    """Create the request handlers, by API key.
+
+    Requests pass, outermost first, through ``between_brokers``, ``guarded``, ``OwnSecurity``, ``guard_store_moves``,
+    ``Forwarding``, then the handler. Each wraps only the APIs that it concerns. A request in an envelope enters at a
+    second ``guarded``, with the rights of the client in the envelope.
+    """
     administration = _administration(environment, parts)
     auto_creation = TopicAutoCreation(
         administration,
