@@ -335,7 +335,7 @@ def violation(check: Check, found: Revision | None) -> CoordinationError | None:
         case Presence.PRESENT if found is None:
             error = NotFound(check.key, f"{check.key} does not exist")
         case At(revision) if found != revision:
-            state = "no longer exists" if found is None else "is at another revision than expected"
+            state = "no longer exists" if found is None else "is not at the expected revision"
             error = Conflict(check.key, f"{check.key} {state}")
         case _:
             return None

@@ -124,7 +124,7 @@ def encode_stored(message: Data, version: int) -> bytes:
 def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
     """Decode a stored record's key or value. Returns it and its version.
 
-    Raises MalformedMessage, also for a version that ``cls`` does not have because newer software wrote it.
+    Raises MalformedMessage, including for a version that ``cls`` does not have because newer software wrote it.
     """
     if len(data) < _STORED_VERSION.size:
         raise MalformedMessage(f"{cls.__name__}: {len(data)} bytes are too short for a version")

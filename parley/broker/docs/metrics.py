@@ -17,7 +17,7 @@ scraper requests it) and the pages for probes, `/healthz`, `/readyz`, `/livez`, 
 ([health](operations.md#health-and-metrics)).
 [Security](security.md#metrics-and-health) describes TLS and logins.
 
-Counters only grow; a rate is `rate(parley_topic_in_bytes_total[1m])`. The mean time of requests in a stage is
+Counters only increase; a rate is `rate(parley_topic_in_bytes_total[1m])`. The mean time of requests in a stage is
 `rate(parley_request_local_seconds_total[1m]) / rate(parley_requests_total[1m])`; a quantile of their total time is
 `histogram_quantile(0.99, rate(parley_request_duration_seconds_bucket[1m]))`. The last column contains the
 corresponding MBean of Kafka. `process_*`, `python_info` and `python_gc_*` come from Prometheus' client library.

@@ -41,7 +41,7 @@ FEATURES: Final = (
     Feature("Producing", True,
             "acks 0, 1 and all; gzip, snappy, lz4, zstd; message formats 0, 1 and 2; CreateTime and "
             "LogAppendTime, with bounds; `compression.type`; size limits"),
-    Feature("Idempotent producers", True, "duplicates, gaps and old epochs are detected, also after a restart"),
+    Feature("Idempotent producers", True, "duplicates, gaps and old epochs are detected, even after a restart"),
     Feature("Transactions", True,
             "KIP-98, 360, 447, 664 and 890 (transaction version 2): records and offsets of groups become visible "
             "together or not at all; `read_committed` on leaders and followers"),

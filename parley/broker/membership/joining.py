@@ -1,4 +1,4 @@
-"""Joins the group of brokers in the coordination store, under an id that no other living broker uses.
+"""Joins the group of brokers in the coordination store, under an id that no other live broker uses.
 
 A broker immediately takes the place of an earlier incarnation of itself: a member with its own address, or a member
 whose process is known to have ended. If another address accepts connections under this broker's id, either a living
@@ -29,7 +29,7 @@ PROBE_S = 1.0
 
 
 class DuplicateBrokerId(Exception):
-    """Another living broker is a member under this broker's id."""
+    """Another live broker is a member with this broker's id."""
 
 
 class Joining:
@@ -51,7 +51,7 @@ class Joining:
         as soon as it has joined. If the broker were killed before the epoch was on disk, its data directories would
         look like an older copy at the next start.
 
-        Raises CoordinationError, or DuplicateBrokerId if another living broker uses the id.
+        Raises CoordinationError, or DuplicateBrokerId if another live broker uses the id.
         """
         loop = asyncio.get_running_loop()
         wait_s = groups.session.ttl_ms / 1000 * groups.backend.capabilities.expiry_factor_max

@@ -358,7 +358,7 @@ class LedSharePartition:
             error = None
         except KafkaError as refused:
             error = refused
-        finally:  # also if the task is cancelled or fails unexpectedly
+        finally:  # even if the task is cancelled or fails unexpectedly
             self.share.end_write(write, is_stored=error is None)
             self._settle(awaiting, error)
         return error is None

@@ -78,7 +78,7 @@ async def join_cluster(environment: Environment, parts: Parts) -> None:
         if not registered.done():
             life.result()
     finally:
-        registered.cancel()  # also if startup is cancelled, so that no task is left behind
+        registered.cancel()  # even if startup is cancelled, so that no task is left behind
     environment.health.check(STORE, lambda: parts.lifecycle.outage.description)
     life.add_done_callback(lambda life: _membership_ended(environment, life))
 

@@ -77,7 +77,7 @@ class Task(ABC):
         """Start the task with one of the configurations that the connector's ``task_configs`` returned."""
 
     def stop(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Release the task's resources. Called once, also after a failure."""
+        """Release the task's resources. Called once, even after a failure."""
 
 
 class Connector(ABC):

@@ -1,12 +1,12 @@
-"""Decides how the filters that Spark passes to a batch read narrow it, and which of them Spark need not check.
+"""Decides how filters from Spark narrow a batch read, and which of them Spark need not check.
 
 Rules:
 
 * Filters of topic, partition and offset narrow the ranges exactly, so Spark need not check them. A list of offsets
   narrows the ranges only to its smallest and largest offset, so Spark checks it too.
 * Spark always checks a filter of the timestamp. A lower bound narrows the ranges: they start at the first record that
-is late enough. An upper bound does not, because timestamps may be out of order.
-* A filter with a null, or with a value of another type than its column, is left to Spark.
+  is late enough. An upper bound does not, because timestamps may be out of order.
+* A filter with a null, or with a value whose type differs from its column's, is left to Spark.
 """
 
 from __future__ import annotations

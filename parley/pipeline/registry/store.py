@@ -96,7 +96,7 @@ class Store:
         except TimeoutError:
             self._is_writer = False
             raise RegistryError(
-                50002, f"The change did not end within {_SECONDS:g} s; its outcome is unknown"
+                50002, f"The change did not complete within {_SECONDS:g} s; its outcome is unknown"
             ) from None
 
     async def _change(self, decide: Callable[[State], Awaitable[Change]]) -> Any:

@@ -41,7 +41,7 @@ def parsed(schema: Schema, load: Loader) -> Any:
 def canonical(schema: Schema) -> str:
     """Return the text that Java's library would write for a schema that has been parsed before.
 
-    Raises BadSchema, also if a number in it is not finite: other clients could not parse the text.
+    Raises BadSchema, for example for a number that is not finite: other clients could not parse the text.
     """
     try:
         found = _json(schema.text, json_text.loads)

@@ -305,7 +305,7 @@ class ListGroupsRequest(Request, key=16, versions="0-5", flexible="3+"):
         2: the client enforces throttle_time_ms itself (KIP-219).
         3: flexible encoding (KIP-482).
         4: states_filter (KIP-518).
-        5: types_filter, because there are now other types than classic (KIP-848).
+        5: types_filter, because there are now types other than classic (KIP-848).
     """
 
     states_filter: list[str] = field("4+", default=[])  # empty: all states

@@ -16,7 +16,7 @@ from parley.version import VERSION
 
 FOLDER: Final = "docs/man"
 _CODES: Final = (
-    ("0", "Success; also if the reader of the output has closed it."),
+    ("0", "Success, even if the reader of the output has closed it."),
     ("1", "The operation failed, or the options are wrong."),
     ("3", "A check found no problem, but could not examine everything."),
     ("130", "Ended by Ctrl-C."),

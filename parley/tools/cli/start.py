@@ -342,8 +342,8 @@ def _hold_reserves() -> None:
 
 
 def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
-    """Report a shortage whose error reaches no caller. For example, a thread that starts another one waits forever if
-    that one fails at once.
+    """Report a shortage whose error reaches no caller. For example, a thread that starts another thread waits forever
+    if that thread fails immediately.
 
     ``LastResort`` ends such a process.
     """

@@ -111,5 +111,5 @@ class SampleFile:
 
     def _failed(self, error: Exception) -> None:
         if self._is_usable:
-            _log.warning("the samples are not kept in %s: %s", self._path, error)
+            _log.warning("the samples cannot be saved in %s: %s", self._path, error)
         self._is_usable = False

@@ -94,7 +94,7 @@ _SECURITY: Final = Section(
             "Put a new list into the file. The broker reads it without a restart.",
         ),
         Line(
-            "the kernel cannot encrypt, so OpenSSL does: load the kernel's module, with: modprobe tls",
+            "the kernel cannot encrypt, so OpenSSL does: load the kernel's module with `modprobe tls`",
             "`ssl.ktls.enable` has no effect on this `listener`. Clients see no difference.",
             "Load the module, and those of its ciphers (`gcm`, `chacha20poly1305`); then restart the broker.",
         ),

@@ -279,7 +279,7 @@ _SETTINGS: Final = Section(
             "Correct what the reason names: another program may use the address, or a file cannot be read.",
         ),
         Line(
-            "the samples are not kept in ...: ...",
+            "the samples cannot be saved in ...: ...",
             "The console cannot use its file of samples. Its charts work, but are empty after its next start.",
             "Correct the permissions or the space of the folder, or remove the file if it is damaged, and restart the "
             "console. `--data-dir` names another folder.",

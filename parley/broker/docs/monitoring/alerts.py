@@ -17,7 +17,7 @@ DOCS: Final = "docs/"
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. ``expr`` is PromQL, ``wait`` its ``for``."""
+    """One alert. ``expr`` is its expression in PromQL, ``wait`` its ``for`` clause."""
 
     name: str
     expr: str

@@ -129,7 +129,7 @@ def _key_log(address: ListenerAddress, own: BrokerConfig, context: ssl.SSLContex
         return None
     if not (suites := kernel_suites()):
         _log.warning(
-            "the kernel cannot encrypt, so OpenSSL does: load the kernel's module, with: modprobe tls",
+            "the kernel cannot encrypt, so OpenSSL does: load the kernel's module with `modprobe tls`",
             extra={"listener": address.name},
         )
         return None

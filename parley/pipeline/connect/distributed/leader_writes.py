@@ -60,7 +60,7 @@ class TransactionalWrites:
         return producer
 
     async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write all of the records or none. Raises KafkaError, also if a later leader has fenced this one."""
+        """Write all of the records or none. Raises KafkaError, for example if a later leader has fenced this one."""
         async with self._turn:
             producer, self._producer = self._producer, None
             if producer is None:

@@ -55,7 +55,7 @@ def show(found: Described, view: str, *, verbose: bool, output_format: Format | 
         ]
         print_data(data, output_format)
         return not any("error" in each for each in data)
-    are_known = [  # groups of all types are shown, also if some of the first type have an error
+    are_known = [  # groups of all types are shown, even if some of the first type have an error
         tables.show(found.consumers, view, verbose=verbose, output_format=None),
         share_tables.show(found.share, view, verbose=verbose, output_format=None),
         streams_tables.show(found.streams, view, verbose=verbose, output_format=None),

@@ -167,7 +167,7 @@ def round_trip(producer: Any, consumer: Any, topic: str, record: dict[str, Any])
     if message.error() is not None:
         raise CommandError(f"{message.error().str()}.")
     if message.value() != record["value"] or message.key() != record["key"]:
-        raise CommandError("Received a different record than was sent: another producer is writing to the topic.")
+        raise CommandError("Received a record other than the one sent: another producer is writing to the topic.")
     return elapsed_ms
 
 

@@ -412,7 +412,7 @@ def _response(
 
 
 def _reports_other_tasks(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> bool:
-    """Return True if a member reports other tasks than those assigned to it: its last response may have been lost."""
+    """Return True if a member reports tasks other than those assigned to it: its last response may have been lost."""
     owned = _owned(request)
     return owned is not None and owned != (grouped(ids_of(assigned.active)), assigned.standby, assigned.warmup)
 
