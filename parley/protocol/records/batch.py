@@ -134,14 +134,18 @@ def walk(
         elif end - begin <= PIECE_BYTES:
             left = end - begin - seen.feed(bytes(buf[begin:end]), 0, end - begin, count)
         else:
-            body = memoryview(buf)[begin:end]
-            some = (bytes(body[at : at + PIECE_BYTES]) for at in range(0, len(body), PIECE_BYTES))
-            left = _walk_pieces(seen, some, count)
+            left = _walk_pieces(seen, _slices(memoryview(buf)[begin:end]), count)
     except ValueError as error:
         raise InvalidRecord(f"{error} (record {seen.count})") from None
     if left or seen.count != count:
         raise InvalidRecord(f"the header of a batch claims {count} records, but the batch contains {seen.count}")
     return seen
+
+
+def _slices(body: memoryview) -> Iterator[bytes]:
+    """Yield uncompressed bytes piece by piece. (mypyc makes a list of a generator expression.)"""
+    for start in range(0, len(body), PIECE_BYTES):
+        yield bytes(body[start : start + PIECE_BYTES])
 
 
 def _walk_pieces(seen: Walk, some: Iterable[bytes], count: int) -> int:
