@@ -19,6 +19,11 @@ def first_in(spans: Spans, begin: int, end: int) -> int:
     return next((max(first, begin) for first, last in spans if first < end and begin < last), end)
 
 
+def verified_before(spans: Spans, position: int) -> int:
+    """Return the number of bytes directly before ``position`` that lie in no span."""
+    return min((max(position - last, 0) for first, last in spans if first < position), default=position)
+
+
 def without(spans: Spans, begin: int, end: int) -> Spans:
     """Return the spans without the bytes in [``begin``, ``end``)."""
     left = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes, joined
-from parley.storage.damage.unverified_spans import Spans, first_in, overlap, without
+from parley.storage.damage.unverified_spans import Spans, first_in, overlap, verified_before, without
 from parley.storage.segment_file import SegmentFile
 from tests.storage.logs import batch_of
 from tests.storage.test_log_fuzz import damaged
@@ -77,6 +77,7 @@ def test_spans_are_sets_of_bytes(removed: list[tuple[int, int]]) -> None:
     for begin, end in removed:
         assert overlap(spans, begin, end) == bool(left & set(range(begin, end)))
         assert first_in(spans, begin, end) == min(left & set(range(begin, end)), default=end)
+        assert verified_before(spans, begin) == begin - 1 - max(left & set(range(begin)), default=-1)
         spans = without(spans, begin, end)
         left -= set(range(begin, end))
         assert {n for first, last in spans for n in range(first, last)} == left

@@ -124,6 +124,25 @@ def test_a_read_verifies_no_byte_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert (first_begin, begin, end) == (0, first_end, log.segments[-1].size)
 
 
+def test_reads_in_order_verify_longer_and_longer_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is as long as all before it, within limits. A read elsewhere verifies little."""
+    monkeypatch.setattr("parley.storage.damage.log_integrity.NEXT_READ", 1 << 20)
+    monkeypatch.setattr("parley.storage.damage.log_integrity.LONGEST_READ", 4 << 20)
+    log = open_log(tmp_path, LogConfig())
+    fill(log, 500, size=32 << 10)
+    log.close()
+    log = open_log(tmp_path, LogConfig(), clean=True, recovery_point=500)
+    segment = log.segments[-1]
+    lengths = []
+    while segment.unverified[0][0] < 9 << 20:
+        before = segment.unverified[0][0]
+        assert not log._integrity.verify_read(segment, before, before + 1)
+        lengths.append(round((segment.unverified[0][0] - before) / (1 << 20)))
+    assert lengths == [1, 1, 2, 4, 4]
+    log._integrity.verify_read(segment, 15 << 20, (15 << 20) + 1)
+    assert segment.unverified[0][1] > 14 << 20
+
+
 class DeletingLock:
     """The lock of a log. After its first release, another thread closes the log and renames its directory."""
 
