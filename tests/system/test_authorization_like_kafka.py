@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,14 @@ from parley.protocol.messages.groups import FindCoordinatorRequest
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.security.client_security import client_security
+from parley.tools.cli import acls
 from parley.tools.cli.acls import create, delete, select
+from tests.broker.api import test_every_version
+from tests.broker.api.authorization import test_guards
 from tests.broker.api.authorization.test_guards import ALTERNATIVES, CHANGES, errors_in
 from tests.broker.api.test_every_version import TOPIC, filled, fit, name_topics_once
-from tests.support.kafka import Kafka4
+from tests.support.kafka import ROOT, Kafka4
+from tests.support.kafka_answers import compare_with_kafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -39,6 +42,17 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 """Clients of the listener PLAINTEXT may do everything, clients of USERS only what ACLs allow."""
+
+Versions = dict[int, int]
+"""The newest version of each API key."""
+Errors = dict[str, list[str]]
+"""The errors in the response to each request."""
+
+SCRIPT = [
+    *map(Path, (__file__, test_guards.__file__, test_every_version.__file__, acls.__file__)),
+    ROOT / "parley" / "broker" / "security",
+]
+"""What decides about the requests."""
 
 TYPES = [kind for kind in ResourceType if kind is not ResourceType.ANY]
 NOT_ON_BROKERS = {
@@ -91,7 +105,7 @@ class Cluster:
         return Client(self.users, security=client_security(properties))
 
     async def prepare(self) -> Any:
-        """Create the topic, and let alice do everything. Returns the topic's id."""
+        """Create the topic unless it exists, and let alice do everything. Returns the topic's id."""
         topic = CreateTopicsRequest.CreatableTopic(
             name=TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=[]
         )
@@ -140,34 +154,7 @@ def _filter(acl: AclBinding) -> AclFilter:
     )
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, str]]]:
-    """Yield the addresses of Kafka's and Parley's listeners."""
-    kafka = Kafka4(_folder(tmp_path_factory), SETTINGS, {"USERS": "SASL_PLAINTEXT"})
-    parley = {
-        **SETTINGS,
-        "listeners": "PLAINTEXT://127.0.0.1:0,USERS://127.0.0.1:0",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.num.partitions": "1",
-    }
-    try:
-        with Broker(parley) as broker:
-            ours = {each.listener: f"{each.host}:{each.port}" for each in broker.server.endpoints}
-            yield [
-                (kafka.bootstrap_servers, kafka.listeners["USERS"]),
-                (ours["PLAINTEXT"], ours["USERS"]),
-            ]
-    finally:
-        kafka.close()
-
-
-def _folder(factory: pytest.TempPathFactory) -> Path:
-    return factory.mktemp("kafka")
-
-
-async def _versions(client: Client) -> dict[int, int]:
+async def _versions(client: Client) -> Versions:
     answer = await client.send(ApiVersionsRequest(client_software_name="test", client_software_version="1"))
     return {api.api_key: api.max_version for api in answer.api_keys}
 
@@ -181,43 +168,70 @@ def _request(row: Requirement, version: int, topic_id: Any) -> Any:
     return request
 
 
-async def _errors(
-    addresses: list[tuple[str, str]], user: str, rows: list[Requirement], *, denies: bool
-) -> list[dict[str, list[str]]]:
-    """Return the errors that the user gets from each cluster, by row. ``denies`` revokes only the permission of that
-    row."""
-    clusters = [Cluster(*each) for each in addresses]
-    ids = [await cluster.prepare() for cluster in clusters]
-    supported = [await _versions(cluster.admin) for cluster in clusters]
-    found: list[dict[str, list[str]]] = []
-    for cluster, topic_id in zip(clusters, ids, strict=True):
-        errors: dict[str, list[str]] = {}
-        async with cluster.admin, cluster.client(user) as client:
-            for row in rows:
-                version = min(each[row.api_key] for each in supported)
-                rights = [(row.type, row.operation), *ALTERNATIVES.get(row.api, ())]
-                denied = [_acl(kind, "User:alice", each, PermissionType.DENY) for kind, each in rights]
-                if denies:
-                    await cluster.change(add=denied, remove=[])
-                name = f"{row.api} v{version} without {row.operation.name} on {row.type.name}"
-                try:
-                    response = await client.send(_request(row, version, topic_id), version=version, timeout=20)
-                    errors[name] = sorted(ErrorCode(code).name for code in errors_in(response))
-                except KafkaError as error:
-                    errors[name] = [f"no response: {error.code.name}"]
-                if denies:
-                    await cluster.change(add=[], remove=denied)
-        found.append(errors)
-    return found
+async def _errors(cluster: Cluster, topic_id: Any, user: str, known: Versions, *, denies: bool) -> Errors:
+    """Return the errors that the user gets from a cluster, by row. ``denies`` revokes only the permission of that row.
+    The version of each request is the newest that the cluster and its reference know."""
+    errors: Errors = {}
+    async with cluster.client(user) as client:
+        for row in ROWS:
+            version = known[row.api_key]
+            rights = [(row.type, row.operation), *ALTERNATIVES.get(row.api, ())]
+            denied = [_acl(kind, "User:alice", each, PermissionType.DENY) for kind, each in rights]
+            if denies:
+                await cluster.change(add=denied, remove=[])
+            name = f"{row.api} v{version} without {row.operation.name} on {row.type.name}"
+            try:
+                response = await client.send(_request(row, version, topic_id), version=version, timeout=20)
+                errors[name] = sorted(ErrorCode(code).name for code in errors_in(response))
+            except KafkaError as error:
+                errors[name] = [f"no response: {error.code.name}"]
+            if denies:
+                await cluster.change(add=[], remove=denied)
+    return errors
 
 
-async def test_without_one_right_the_errors_are_kafkas(addresses: list[tuple[str, str]]) -> None:
-    kafka, parley = await _errors(addresses, "alice", ROWS, denies=True)
-    differing = {name: (theirs, parley[name]) for name, theirs in kafka.items() if parley[name] != theirs}
-    assert not differing, differing
+async def _answers(everything: str, users: str, other: Versions) -> tuple[Versions, Errors, Errors]:
+    """Return the newest versions that a cluster knows, and the errors of alice, who lacks one right, and of mallory,
+    who has none. ``other`` are the newest versions that the other cluster knows."""
+    cluster = Cluster(everything, users)
+    async with cluster.admin:
+        topic_id = await cluster.prepare()
+        own = await _versions(cluster.admin)
+        known = {key: min(own[key], version) for key, version in other.items() if key in own}
+        without_one = await _errors(cluster, topic_id, "alice", known, denies=True)
+        without_any = await _errors(cluster, topic_id, "mallory", known, denies=False)
+    return own, without_one, without_any
 
 
-async def test_without_any_right_the_errors_are_kafkas(addresses: list[tuple[str, str]]) -> None:
-    kafka, parley = await _errors(addresses, "mallory", ROWS, denies=False)
-    differing = {name: (theirs, parley[name]) for name, theirs in kafka.items() if parley[name] != theirs}
-    assert not differing, differing
+async def _known_to(address: str) -> Versions:
+    async with Client(address) as client:
+        return await _versions(client)
+
+
+def test_without_a_right_the_errors_are_kafkas(tmp_path: Path) -> None:
+    properties = {
+        **SETTINGS,
+        "listeners": "PLAINTEXT://127.0.0.1:0,USERS://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+    }
+
+    def theirs() -> tuple[Versions, Errors, Errors]:
+        kafka = Kafka4(tmp_path, SETTINGS, {"USERS": "SASL_PLAINTEXT"})
+        try:
+            return asyncio.run(_answers(kafka.bootstrap_servers, kafka.listeners["USERS"], ours))
+        finally:
+            kafka.close()
+
+    def check(answers: tuple[Versions, Errors, Errors]) -> None:
+        versions, *wanted = answers
+        _, *found = asyncio.run(_answers(addresses["PLAINTEXT"], addresses["USERS"], versions))
+        for mine, their in zip(found, wanted, strict=True):
+            assert not {name: (their.get(name), mine[name]) for name in mine if mine[name] != their.get(name)}
+
+    with Broker(properties) as broker:
+        addresses = {each.listener: f"{each.host}:{each.port}" for each in broker.server.endpoints}
+        ours = asyncio.run(_known_to(addresses["PLAINTEXT"]))
+        compare_with_kafka(theirs, check, script=SCRIPT, label=str(sorted(ours.items())))

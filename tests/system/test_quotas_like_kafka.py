@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from parley import Broker
+from parley.broker.quotas import filters
 from parley.broker.quotas.filters import MatchType
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 from tests.support.kafka import Kafka4
+from tests.support.kafka_answers import compare_with_kafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -20,6 +22,7 @@ ALTER, DESCRIBE = AlterClientQuotasRequest, DescribeClientQuotasRequest
 Parts = list[tuple[str, str | None]]
 Ops = list[tuple[str, float | None]]
 Components = list[tuple[str, int, str | None]]
+Outcomes = tuple[dict[str, str], dict[str, object]]
 
 ALTERATIONS: list[tuple[Parts, Ops]] = [
     ([("user", "alice")], [("producer_byte_rate", 1024), ("consumer_byte_rate", 2048)]),
@@ -84,17 +87,6 @@ FILTERS: list[Components] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Yield the addresses of Kafka and Parley."""
-    kafka = Kafka4(tmp_path_factory.mktemp("kafka"))
-    try:
-        with Broker() as broker:
-            yield kafka.bootstrap_servers, broker.bootstrap_servers
-    finally:
-        kafka.close()
-
-
 async def altered(client: Client, parts: Parts, ops: Ops) -> str:
     """Return the name of the error of an alteration."""
     entry = ALTER.EntryData(
@@ -132,7 +124,7 @@ async def _until_described(client: Client, user: str) -> None:
             await asyncio.sleep(0.02)  # Kafka's broker learns it from its controller
 
 
-async def outcomes(address: str) -> tuple[dict[str, str], dict[str, object]]:
+async def outcomes(address: str) -> Outcomes:
     """Return the outcome of each alteration, and then of each filter."""
     async with Client(address) as client:
         changed = {f"{parts} {ops}": await altered(client, parts, ops) for parts, ops in ALTERATIONS}
@@ -145,11 +137,20 @@ async def outcomes(address: str) -> tuple[dict[str, str], dict[str, object]]:
     return changed, described
 
 
-async def test_quotas_are_kafkas(addresses: tuple[str, str]) -> None:
-    (changed, described), (ours_changed, ours_described) = [await outcomes(each) for each in addresses]
-    differing = {what: (theirs, ours_changed[what]) for what, theirs in changed.items() if theirs != ours_changed[what]}
-    assert differing == dict.fromkeys(ONLY_KAFKA_TAKES, ("NONE", "INVALID_REQUEST"))
-    unlike = {
-        what: (theirs, ours_described[what]) for what, theirs in described.items() if theirs != ours_described[what]
-    }
-    assert not unlike
+def test_quotas_are_kafkas(tmp_path: Path) -> None:
+    def theirs() -> Outcomes:
+        kafka = Kafka4(tmp_path)
+        try:
+            return asyncio.run(outcomes(kafka.bootstrap_servers))
+        finally:
+            kafka.close()
+
+    def check(answers: Outcomes) -> None:
+        changed, described = answers
+        differing = {what: (their, ours[0][what]) for what, their in changed.items() if their != ours[0][what]}
+        assert differing == dict.fromkeys(ONLY_KAFKA_TAKES, ("NONE", "INVALID_REQUEST"))
+        assert not {what: (their, ours[1][what]) for what, their in described.items() if their != ours[1][what]}
+
+    with Broker() as broker:
+        ours = asyncio.run(outcomes(broker.bootstrap_servers))
+    compare_with_kafka(theirs, check, script=[Path(__file__), Path(filters.__file__)])
