@@ -83,7 +83,10 @@ EXAMPLES: dict[str, tuple[Subject, str]] = {
         subject({PROTOCOLS: "CLIENTS:SASL_PLAINTEXT,BROKERS:SASL_SSL"}),
         "CLIENTS://10.0.0.1:9092 is SASL_PLAINTEXT",
     ),
-    "no-login": (subject({PROTOCOLS: "CLIENTS:SSL,BROKERS:SASL_SSL"}), "its clients are User:ANONYMOUS"),
+    "no-login": (
+        subject({PROTOCOLS: "CLIENTS:SSL,BROKERS:SASL_SSL", "bootstrap.listeners": "CLIENTS://:9000"}),
+        "CLIENTS://:9000 is SSL: its clients are User:ANONYMOUS",
+    ),
     "stranger-served": (subject(strangers=["served"]), "served"),
     "plain-without-tls": (
         subject(

@@ -248,6 +248,7 @@ def test_an_address_in_use_with_a_folder_in_use_is_one_advice(tmp_path: Path) ->
             ],
             ["listens"],
         ),
+        (["bootstrap.listeners=PLAINTEXT://:9000"], ["listens", "warning"]),
     ],
 )
 def test_a_listener_that_is_open_to_other_machines_is_reported(settings: list[str], labels: list[str]) -> None:

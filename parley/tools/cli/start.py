@@ -435,11 +435,12 @@ def notes_on_listeners(config: BrokerConfig, bootstrap_servers: str) -> list[tup
     """Return notes for the operator about the listeners, as labels and texts. They mention listeners on all addresses,
     and listeners at which clients on other machines may do everything."""
     notes = []
-    everywhere = ", ".join(str(each) for each in config.bound if each.host in _ALL_ADDRESSES)
+    addresses = [*config.bound, *config.bootstrap]
+    everywhere = ", ".join(str(each) for each in addresses if each.host in _ALL_ADDRESSES)
     if everywhere:
         told = f"clients connect to {bootstrap_servers} (advertised.listeners)"
         notes.append(("listens", f"{everywhere}, on all addresses of this machine; {told}"))
-    is_open = ", ".join(str(each) for each in config.bound if each.protocol == "PLAINTEXT" and not _is_local(each.host))
+    is_open = ", ".join(str(each) for each in addresses if each.protocol == "PLAINTEXT" and not _is_local(each.host))
     if is_open and not config.authorizer_class_name:
         notes.append(("warning", f"clients on other machines may do everything at {is_open} (docs/security.md)"))
     return notes

@@ -93,14 +93,14 @@ def findings(subject: Subject) -> list[Finding]:
 
 
 def _without_tls(subject: Subject) -> Iterator[str]:
-    for listener in subject.listeners:
+    for listener in subject.addresses:
         if not listener.is_tls:
             reach = " (this machine only)" if is_local(listener.host) else ""
             yield f"{listener} is {listener.protocol}: records and logins cross the network in clear text{reach}"
 
 
 def _without_login(subject: Subject) -> Iterator[str]:
-    for listener in subject.listeners:
+    for listener in subject.addresses:
         if not listener.is_sasl and not subject.demands_certificate(listener):
             yield f"{listener} is {listener.protocol}: its clients are User:ANONYMOUS"
 

@@ -70,6 +70,11 @@ class Subject:
         return bound
 
     @property
+    def addresses(self) -> Sequence[ListenerAddress]:
+        """The listeners, and the addresses of listeners that the brokers of a machine share."""
+        return [*self.listeners, *self.config.bootstrap]
+
+    @property
     def inter_broker(self) -> ListenerAddress:
         """The listener that the brokers use."""
         return next(each for each in self.listeners if each.name == self.config.inter_broker_listener)
