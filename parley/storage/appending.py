@@ -13,6 +13,7 @@ from parley.named_tuples import new_tuple
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
+from parley.storage import segment_appends
 from parley.storage.append_checks import (
     LOG_APPEND_TIME,
     AppendInfo,
@@ -30,6 +31,7 @@ from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.segment import Segment
+from parley.storage.segment_appends import takes
 from parley.storage.segments import Segments
 
 
@@ -131,12 +133,16 @@ def _write(log: AppendableLog, batches: Buffer, found: list[PlacedBatch], now_ms
     if log._closed:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is closed")
     try:
-        segment = log._segment_for(len(batches), last, largest, now_ms)
+        segments, config, size = log._segments, log.config, len(batches)
+        if takes(segments, size, last, largest, config, now_ms):
+            segment = segments.active
+        else:
+            segment = log._segment_for(size, last, largest, now_ms)
         for header in placed:
             log._appended_epochs.note(header.partition_leader_epoch, header.base_offset)
-        segment.append(batches, placed, log.config.index_interval_bytes)
+        segment_appends.append(segment, batches, placed, config.index_interval_bytes)
         log.log_end_offset = last + 1
-        log._segments.appended(last + 1)
+        segments.appended(last + 1)
         for at, header in found:
             count += header.record_count
             if header.producer_id >= 0:
@@ -146,5 +152,5 @@ def _write(log: AppendableLog, batches: Buffer, found: list[PlacedBatch], now_ms
     except MemoryError:
         log._closed = log._is_half_changed = True
         raise
-    first, start, size = placed[0].base_offset, log.log_start_offset, len(batches)
+    first, start = placed[0].base_offset, log.log_start_offset
     return new_tuple(AppendInfo, (first, last, largest, append_time, start, False, count, size))

@@ -32,7 +32,10 @@ class MappedIndex:
     """A memory-mapped index file: the file, its map, its growth and its trimming."""
 
     ENTRY: ClassVar[struct.Struct]
-    __slots__ = ("_allocated", "_map", "_max_entries", "base_offset", "count", "path", "writable")
+    __slots__ = ("_allocated", "_map", "_max_entries", "base_offset", "count", "full_at", "path", "writable")
+
+    RESERVED: ClassVar[int] = 0
+    """The number of entries that appends leave free."""
 
     def __init__(self, path: Path, base_offset: int, count: int) -> None:
         self.path = path
@@ -41,6 +44,8 @@ class MappedIndex:
         self.writable = False
         """True between ``resize``, which makes room for entries, and ``seal``."""
         self._max_entries = count
+        self.full_at = count - self.RESERVED
+        """The number of entries from which on the index is full."""
         self._map: mmap.mmap | None = None
         self._allocated = 0
 
@@ -52,8 +57,8 @@ class MappedIndex:
 
     @property
     def is_full(self) -> bool:
-        """True if the index has no room for another entry, so the segment must be rolled."""
-        return self.count >= self._max_entries
+        """True if appends must not add another entry, so the segment must be rolled."""
+        return self.count >= self.full_at
 
     def reset(self) -> None:
         """Remove all entries. The caller rebuilds them from the segment."""
@@ -62,6 +67,7 @@ class MappedIndex:
     def resize(self, max_bytes: int) -> None:
         """Make room for ``max_bytes`` of entries, because the segment takes appends. Raises ``OSError``."""
         self._max_entries = max(max_bytes // self.ENTRY.size, self.count)
+        self.full_at = self._max_entries - self.RESERVED
         fd = with_room(os.open, self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             # Cut the file first, so that the bytes after the valid entries are zeros.

@@ -42,6 +42,7 @@ from parley.storage.partition_metadata import write_partition_metadata
 from parley.storage.producer_state import ProducerState
 from parley.storage.readable_log import ReadableLog, ignore_damage
 from parley.storage.segment import Segment
+from parley.storage.segment_appends import takes
 from parley.storage.timestamp_lookup import FoundRecord
 
 __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
@@ -183,7 +184,7 @@ class Log(ReadableLog):
         if not segments.active.is_writable():
             self._begin_files()
             segments.active.reopen(config)
-        if not segments.takes(size, last_offset, latest_timestamp, config, now_ms):
+        if not takes(segments, size, last_offset, latest_timestamp, config, now_ms):
             self._roll(max(self.log_end_offset, last_offset - MAX_RELATIVE_OFFSET))
             segments.active.reopen(config)
         return segments.active

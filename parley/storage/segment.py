@@ -12,13 +12,10 @@ Rules:
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
-from parley.named_tuples import new_tuple
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.storage.damage.damaged_ranges import DamagedBytes
 from parley.storage.damage.segment_digest import (
@@ -30,7 +27,7 @@ from parley.storage.damage.segment_digest import (
     write_digest,
 )
 from parley.storage.damage.unverified_spans import without
-from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
+from parley.storage.index import CorruptIndex
 from parley.storage.log_config import LogConfig
 from parley.storage.offset_index import OffsetIndex
 from parley.storage.readable_segment import UNSEALED, ReadableSegment
@@ -195,45 +192,11 @@ class Segment(ReadableSegment):
         """The paths of the segment's files that exist."""
         return [path for path in map(self.path_of, SUFFIXES) if path.is_file()]
 
-    # --- Appending ---
-
-    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader], index_interval: int) -> None:
-        """Write whole batches with assigned offsets after the last batch, and index them.
-
-        If this raises ``OSError``, nothing was appended.
-        """
-        # A property is called only if its attribute is not known yet: a call costs as much as ten attributes.
-        position, unindexed, largest = self.size, self._unindexed, self._largest or self.largest
-        offsets, times = self.offset_index, self.time_index
-        indexed = offsets.count, times.count
-        file = self._file or self.file
-        try:
-            _write(file.fd, data, position)
-            for header in headers:
-                last, size = header.last_offset, header.size_bytes
-                if header.max_timestamp > largest[0]:
-                    largest = new_tuple(TimestampOffset, (header.max_timestamp, last))
-                if unindexed > index_interval:
-                    offsets.append(last, position)
-                    times.append(*largest)
-                    unindexed = 0
-                position += size
-                unindexed += size
-        except OSError:
-            offsets.count, times.count = indexed
-            self._cut()
-            raise
-        if not self.size:
-            self._first_timestamp = headers[0].max_timestamp
-        self._largest = largest
-        self._unindexed = unindexed
-        self.size = position
-        if self._digest is not None:
-            self._digest.add(data, headers)
+    # --- Growing (``parley.storage.segment_appends`` has the appends) ---
 
     def adopt(self, header: BatchHeader, data: Buffer | None, index_interval: int) -> None:
-        """Count and index a batch that is already in the file, directly after ``size``. Scans use this instead of
-        ``append``.
+        """Count and index a batch that is already in the file, directly after ``size``. Scans use this instead of an
+        append.
 
         If ``data``, the verified bytes of the batch, is None, the segment's digest will have no checksums.
         """
@@ -259,25 +222,6 @@ class Segment(ReadableSegment):
         self.damage = (*self.damage, damaged)
         self.size = damaged.end
         self._digest = None
-
-    def has_room(self, size: int, last_offset: int, config: LogConfig) -> bool:
-        """Return True if batches of ``size`` bytes in total, ending with ``last_offset``, fit in this segment."""
-        return (
-            self.size + size <= config.segment_bytes
-            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
-            and not self.offset_index.is_full
-            and not self.time_index.is_full
-        ) or (not self.size and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET)
-
-    def age_ms(self, latest_timestamp: int, now_ms: int) -> int:
-        """Return the age of the segment by record time: from the timestamp of its first batch to ``latest_timestamp``.
-
-        If the first batch has no timestamp, returns the wall-clock time since the segment was created or opened.
-        """
-        first = self._first_timestamp
-        if first is None:
-            first = self.first_timestamp
-        return latest_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def seal(self, end_offset: int) -> None:
         """End the segment at ``end_offset``, because it takes no more appends. Raises ``OSError``."""
@@ -435,19 +379,9 @@ class Segment(ReadableSegment):
             path = self.path_of(kind)
             remove_digest(path) if kind == DIGEST_SUFFIX else path.unlink(missing_ok=True)
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         """Try to remove the bytes after ``size``. If this fails, the next append overwrites them."""
         try:
             os.truncate(self.path_of(LOG_SUFFIX), self.size)
         except OSError as error:
             _log.error("cannot truncate %s to %d bytes: %s", self.path_of(LOG_SUFFIX), self.size, error)
-
-
-def _write(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-    """Write all of ``data``, usually in one call. Raises ``OSError``."""
-    written = os.pwrite(fd, data, position)
-    while written < len(data):
-        more = os.pwrite(fd, memoryview(data)[written:], position + written)
-        if not more:
-            raise OSError(errno.ENOSPC, "the disk is full")
-        written += more

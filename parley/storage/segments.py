@@ -49,6 +49,7 @@ class Segments:
         self._integrity = integrity
         self._random = random
         self._jitter = random.random()
+        self._age_max: tuple[LogConfig, float] | None = None
 
     @property
     def all(self) -> tuple[Segment, ...]:
@@ -65,17 +66,13 @@ class Segments:
         active = self.active
         self.reader.appended(new_tuple(LogEnd, (end_offset, active, active.size)))
 
-    def takes(self, size: int, last_offset: int, latest_timestamp: int, config: LogConfig, now_ms: int) -> bool:
-        """Return True if batches of ``size`` bytes may be appended to the active segment; False if a new segment must
-        be started first."""
-        active = self.active
-        if not active.has_room(size, last_offset, config):
-            return False
-        if not active.size:
-            return True
-        age, roll = active.age_ms(latest_timestamp, now_ms), config.roll_ms()
-        jitter = config.segment_jitter_ms
-        return age <= roll - self._jitter * (jitter if jitter < roll else roll)
+    def age_max_ms(self, config: LogConfig) -> float:
+        """Return the age, by record time, up to which the active segment takes appends."""
+        known = self._age_max
+        if known is None or known[0] is not config:
+            roll = config.roll_ms()
+            known = self._age_max = (config, roll - self._jitter * min(config.segment_jitter_ms, roll))
+        return known[1]
 
     def roll(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
         """Start a new segment at ``base_offset``, unless the active one starts there. Raises ``OSError``."""
@@ -89,7 +86,7 @@ class Segments:
             begun.delete()
             raise
         self._durability.sealed(sealed)
-        self._jitter = self._random.random()
+        self._jitter, self._age_max = self._random.random(), None
         self._show([*self.all, begun])
 
     def drop_first(self, count: int) -> list[Path]:

@@ -28,6 +28,7 @@ class TimeIndex(MappedIndex):
     """The time index. One entry is reserved for the largest timestamp, which is recorded when the segment is sealed."""
 
     ENTRY = _TIME_ENTRY
+    RESERVED = 1
     __slots__ = ()
 
     @classmethod
@@ -44,11 +45,6 @@ class TimeIndex(MappedIndex):
             if (count > 1 and timestamp <= first[0]) or timestamp < 0 or relative < 0:
                 raise CorruptIndex(f"{path}: the last entry is ({timestamp}, {relative})")
         return index
-
-    @property
-    def is_full(self) -> bool:
-        """True if only the entry for the largest timestamp is left, so the segment must be rolled."""
-        return self.count >= self._max_entries - 1
 
     @property
     def is_zero(self) -> bool:

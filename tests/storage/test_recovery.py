@@ -19,6 +19,7 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
+from parley.storage import segment_appends
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
 from parley.storage.log import Log, Origin
@@ -414,7 +415,7 @@ class TestDamage:
         log = open_log(tmp_path, LARGE)
         values = fill(log, 10, epoch=3)
         with monkeypatch.context() as patch:
-            patch.setattr(Segment, "append", fail_on_disk)
+            patch.setattr(os, "pwrite", fail_on_disk)
             with pytest.raises(KafkaError):
                 append(log, b"value", epoch=4)
         values += fill(log, 10, epoch=3) + fill(log, 10, epoch=5)
@@ -910,9 +911,9 @@ class TestLeftovers:
         header = next(old[0].batches())[1]
         new = Segment.create(tmp_path, old[0].base_offset, SMALL, NOW, ".cleaned")
         new.reopen(SMALL)
-        new.append(old[0].file.read(header.size_bytes, 0), [header], 0)
+        segment_appends.append(new, old[0].file.read(header.size_bytes, 0), [header], 0)
         last = list(old[1].batches())[-1]
-        new.append(old[1].file.read(last[1].size_bytes, last[0]), [last[1]], 0)
+        segment_appends.append(new, old[1].file.read(last[1].size_bytes, last[0]), [last[1]], 0)
         new.seal(old[-1].end_offset)
         log.close()
         everything = dict(enumerate(values))

@@ -143,10 +143,13 @@ class Connection(asyncio.BufferedProtocol):
         "_began",
         "_client",
         "_deadline",
+        "_dispatcher",
         "_frames",
         "_held_up_s",
         "_is_identified",
+        "_load",
         "_loop",
+        "_monotonic",
         "_mute",
         "_owner",
         "_reader",
@@ -167,6 +170,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, owner: ConnectionOwner, client: ConnectedClient) -> None:
         self._owner = owner
+        self._dispatcher = owner.dispatcher
+        self._load = owner.load
+        self._monotonic = owner.monotonic
         self._client = client
         self._state = ConnectionState.OPEN
         login = client.login
@@ -201,8 +207,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         sender = make_sender(self._transport, self._loop, self._advance, self._broken)
-        self._responses = ResponseQueue(self._owner.dispatcher, self._transport, sender, self._owner.monotonic)
-        self.last_active = self._owner.monotonic()
+        self._responses = ResponseQueue(self._dispatcher, self._transport, sender, self._monotonic)
+        self.last_active = self._monotonic()
         self._owner.connected(self)
         self._client.on_throttle, self._client.is_abandoned = self._throttle, self._is_abandoned
         if (login := self._client.login) is not None:
@@ -211,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             self._limit_login()
 
     def _limit_login(self) -> None:
-        self._began = self._owner.monotonic()
+        self._began = self._monotonic()
         self._deadline = Deadline(self._loop, self._owner.limits.login_s, self._login_too_slow)
 
     def _logged_in(self, again: bool) -> None:
@@ -245,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._state is not _OPEN:
             return
-        self.last_active = now = self._owner.monotonic()
+        self.last_active = now = self._monotonic()
         try:
             self._frames.extend(self._reader.buffer_updated(nbytes))
         except (FrameTooLarge, MalformedMessage) as malformed:
@@ -290,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- Requests ---
 
     def _advance(self) -> None:
-        self._advance_at(self._owner.monotonic())
+        self._advance_at(self._monotonic())
 
     def _advance_at(self, began: float) -> None:
         """Begin the requests that may begin, send the responses that are ready, and pause or resume reading.
@@ -310,9 +316,9 @@ class Connection(asyncio.BufferedProtocol):
                     self._begin(frames.popleft())
                     if responses.unsent_bytes >= UNSENT_MAX:
                         self._send()
-                    now = self._owner.monotonic()
+                    now = self._monotonic()
                 took = now - began
-                self._owner.load.turns.used(took)
+                self._load.turns.used(took)
                 self._turn_left_s -= took
                 if self._turn_left_s < 0:  # the loop may read the next request before it serves other connections
                     self._wait_for_turn()
@@ -350,18 +356,21 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(future := pending[-1].future, Delayed):
                 future.next_request_arrived()
             return False
-        only = self._owner.dispatcher.only
+        only = self._dispatcher.only
         if only is not None and frame[:2] not in only:
             return False
-        load = self._owner.load
+        load = self._load
         if load.is_crowded and not load.has_room(self._client.session.user_or_host):
             self._wait_for_load()
+            return False
+        if self._waiting_for_turn:
             return False
         turns = load.turns
         must_wait = turns.only_urgent and (turns.are_over or frame[:2] != URGENT_KEY)
         if must_wait or turn_is_over:
             self._wait_for_turn()
-        return not self._waiting_for_turn
+            return False
+        return True
 
     def proceed(self) -> None:
         """Begin the requests that waited for ``Dispatcher.serve_all``."""
@@ -371,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_turn(self) -> None:
         if not self._waiting_for_turn:
             self._waiting_for_turn = True
-            self._owner.load.turns.wait(self._client.session.user_or_host, self._next_turn)
+            self._load.turns.wait(self._client.session.user_or_host, self._next_turn)
 
     def _next_turn(self) -> None:
         self._waiting_for_turn = False
@@ -381,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_load(self) -> None:
         if not self._waiting_for_load:
             self._waiting_for_load = True
-            self._owner.load.call_when_eased(self._load_eased)
+            self._load.call_when_eased(self._load_eased)
 
     def _load_eased(self) -> None:
         self._waiting_for_load = False
@@ -392,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
     def _reserve(self) -> None:
         """Reserve memory for the large frame that has begun to arrive, or wait until memory is available."""
         size = self._reader.large_frame_bytes
-        self._starved = not self._owner.load.reserve(size, self)
+        self._starved = not self._load.reserve(size, self)
         if self._starved:
             self._wait_for_load()
         else:
@@ -429,15 +438,15 @@ class Connection(asyncio.BufferedProtocol):
     def _take_reserved(self) -> int:
         reserved, self._reserved = self._reserved, 0
         if reserved:
-            self._owner.load.received(self)
+            self._load.received(self)
         return reserved
 
     def _release(self, reserved: int) -> None:
         if reserved:
-            self._owner.load.release(reserved)
+            self._load.release(reserved)
 
     def _begin(self, frame: memoryview) -> None:
-        dispatcher = self._owner.dispatcher
+        dispatcher = self._dispatcher
         reserved = self._take_reserved() if len(frame) == self._reserved else 0
         try:
             context, response = dispatcher.handle(self._client, frame, self.last_active)
@@ -471,7 +480,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self, pending: PendingResponse, work: Awaitable[MaybeResponse], reserved: int) -> None:
         """Run a coroutine handler as a task."""
-        dispatcher, load = self._owner.dispatcher, self._owner.load
+        dispatcher, load = self._dispatcher, self._load
         is_counted, client = not pending.context.needs_place, self._client.session.user_or_host
         if is_counted:
             load.begin(client)
@@ -496,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
             if not done.cancelled() and done.exception() is None and isinstance(late := done.result(), Delayed):
                 late.cancel()
             return
-        dispatcher = self._owner.dispatcher
+        dispatcher = self._dispatcher
         try:
             if done.cancelled():
                 raise Disconnect("the request was cancelled")
@@ -527,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
         still missing."""
         responses = self._responses
         if disconnect.response is not None and responses.pending and responses.pending[0] is pending:
-            dispatcher = self._owner.dispatcher
+            dispatcher = self._dispatcher
             parts = dispatcher.encode(pending.context, disconnect.response, dispatcher.monotonic())
             responses.gather(parts, pending.context)
             self._send()
@@ -535,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self) -> None:
         try:
             if self._responses.send():
-                self._owner.load.unread_responses.watch(self)
+                self._load.unread_responses.watch(self)
         except OSError as broken:
             self._broken(broken)
 
@@ -595,7 +604,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_slow_to_log_in(self) -> bool:
         """True if the client must log in and has not done so within ``LOGIN_USUAL_S``."""
-        return self._deadline is not None and self._owner.monotonic() - self._began > LOGIN_USUAL_S
+        return self._deadline is not None and self._monotonic() - self._began > LOGIN_USUAL_S
 
     @property
     def is_busy(self) -> bool:
@@ -608,7 +617,7 @@ class Connection(asyncio.BufferedProtocol):
         sent = self._responses.sender.sent_bytes
         if sent != self._seen_sent:
             self._seen_sent = sent
-            self.last_active = self._owner.monotonic()
+            self.last_active = self._monotonic()
         return self.last_active < before and (not self._responses.pending or self._is_abandoned())
 
     def _is_abandoned(self) -> bool:

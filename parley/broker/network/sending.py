@@ -15,7 +15,6 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -95,44 +94,42 @@ def _memory_bytes(parts: Iterable[Part]) -> int:
     return sum(len(part) for part in parts if not isinstance(part, FileSlice))
 
 
-class Sender(Protocol):
-    """Sends the parts of responses, in order."""
+class Sender:
+    """Sends the parts of responses, in order. A base class, not a protocol, so that compiled calls are direct."""
 
-    @property
-    def blocked(self) -> bool:
+    __slots__ = ("blocked", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.blocked = False
         """True while bytes wait for the client to read."""
-        ...
-
-    @property
-    def sent_bytes(self) -> int:
+        self.sent_bytes = 0
         """The number of bytes sent so far."""
-        ...
 
     @property
     def held_bytes(self) -> int:
         """The number of bytes still to be sent, including bytes in files."""
-        ...
+        raise NotImplementedError
 
     @property
     def memory_bytes(self) -> int:
         """The number of bytes still to be sent that are in memory, not in files."""
-        ...
+        raise NotImplementedError
 
     def send(self, parts: Sequence[Part]) -> None:
         """Send ``parts`` after all earlier parts. Raises OSError if the connection is broken."""
-        ...
+        raise NotImplementedError
 
     def pause(self) -> None:
         """Stop writing: the transport's buffer is full."""
-        ...
+        raise NotImplementedError
 
     def resume(self) -> None:
         """Write again: the client has read most of the transport's buffer."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Drop the parts that have not been sent."""
-        ...
+        raise NotImplementedError
 
 
 def make_sender(
@@ -154,7 +151,7 @@ def make_sender(
     return SocketSender(transport, own, loop, on_drained, on_broken)
 
 
-class SocketSender:
+class SocketSender(Sender):
     """Sends directly on the transport's plain socket, bypassing the transport.
 
     When the socket is full, the transport gets a small piece and reports when the socket has accepted it, so that the
@@ -172,8 +169,6 @@ class SocketSender:
         "_on_broken",
         "_socket",
         "_transport",
-        "blocked",
-        "sent_bytes",
     )
 
     def __init__(
@@ -186,6 +181,7 @@ class SocketSender:
     ) -> None:
         """``sock`` is a second socket object for the transport's descriptor. Raises OSError if the descriptor is
         closed."""
+        super().__init__()
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
         self._socket = sock
@@ -197,8 +193,6 @@ class SocketSender:
         self._offset = 0  # how many bytes of the first held part have been sent
         self._is_paused = False  # the transport holds bytes because the socket is full
         self._is_scheduled = False
-        self.blocked = False
-        self.sent_bytes = 0
 
     @property
     def held_bytes(self) -> int:
@@ -332,22 +326,17 @@ class SocketSender:
         self._offset = sent
 
 
-class TransportSender:
+class TransportSender(Sender):
     """Sends through an asyncio transport. The protocol forwards ``pause_writing`` and ``resume_writing``."""
 
-    __slots__ = ("_drained", "_held", "_offset", "_paused", "_transport", "sent_bytes")
+    __slots__ = ("_drained", "_held", "_offset", "_transport")
 
     def __init__(self, transport: asyncio.WriteTransport, on_drained: Callable[[], None]) -> None:
+        super().__init__()
         self._transport = transport
         self._drained = on_drained
         self._held: deque[Part] = deque()
         self._offset = 0
-        self._paused = False
-        self.sent_bytes = 0
-
-    @property
-    def blocked(self) -> bool:
-        return self._paused
 
     @property
     def held_bytes(self) -> int:
@@ -365,17 +354,17 @@ class TransportSender:
         self._held.clear()
 
     def pause(self) -> None:
-        self._paused = True
+        self.blocked = True
 
     def resume(self) -> None:
-        self._paused = False
+        self.blocked = False
         self._flush()
-        if not self._paused:
+        if not self.blocked:
             self._drained()
 
     def _flush(self) -> None:
         held = self._held
-        while held and not self._paused:
+        while held and not self.blocked:
             part = held[0]
             if not isinstance(part, FileSlice):
                 held.popleft()

@@ -359,7 +359,7 @@ class Partition:
 
     def must_flush(self, now_ms: int) -> bool:
         """Return True if ``flush.messages`` requires a flush before the append is acknowledged."""
-        log = self.log
+        log = self._log or self.log
         return log.config.flush_messages != NEVER and log.flush_due(now_ms)
 
     @property

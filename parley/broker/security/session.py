@@ -31,7 +31,8 @@ class ClientSession:
     @property
     def user_or_host(self) -> Hashable:
         """Whose share of the broker's time the client uses: its user's, or its host's if the user is unknown."""
-        return self.host if self.is_anonymous else self.principal
+        principal = self.principal
+        return self.host if principal is ANONYMOUS or principal == ANONYMOUS else principal  # each request asks
 
 
 def anonymous(host: str, listener: str) -> ClientSession:

@@ -18,6 +18,7 @@ from parley.storage.checkpoints import sync_directory
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
+from parley.storage.segment_appends import append
 from parley.storage.segment_names import CLEANED, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from parley.storage.transaction_index import AbortedTransaction
 
@@ -103,6 +104,6 @@ class CompactedSegments:
 
     def _write(self) -> None:
         if self._headers:
-            self._segments[-1].append(self._data, self._headers, self._config.index_interval_bytes)
+            append(self._segments[-1], self._data, self._headers, self._config.index_interval_bytes)
             self._throttle(len(self._data))
             self._headers, self._data = [], bytearray()
