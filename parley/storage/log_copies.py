@@ -133,7 +133,7 @@ class LogCopies:
         """
         key = (log.topic, log.partition)
         if self._locations.is_busy(key) or not self._locations.is_current(key, log):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is being changed and cannot be replaced now")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} cannot be replaced while it is being changed")
         _, directory = self.in_progress[key]
         target = directory.path / partition_name(*key)
         try:

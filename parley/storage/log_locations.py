@@ -69,7 +69,7 @@ class LogLocations:
 
     @property
     def logs(self) -> list[Log]:
-        """Every log that is available."""
+        """All available logs."""
         return list(self._logs.values())
 
     def logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:

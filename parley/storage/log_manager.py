@@ -318,7 +318,7 @@ class LogManager:
 
     @property
     def logs(self) -> list[Log]:
-        """Every log that is available."""
+        """All available logs."""
         return self._locations.logs
 
     def online(self) -> list[LogDirectory]:
@@ -468,7 +468,7 @@ class LogManager:
         return [aside]
 
     async def checkpoint(self, log: Log) -> None:
-        """Write the checkpoints of the log's directory. Called after the log's end or start moved back, or after a
+        """Write the checkpoints of the log's directory. Called after the log's end or start decreased, or after a
         flush.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.

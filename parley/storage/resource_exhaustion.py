@@ -69,7 +69,7 @@ class Reserve(ABC):
         remain free."""
 
     def call_when_short(self, relieve: Callable[[], object]) -> None:
-        """Register a function that closes what can be opened again. It is called at every shortage, in any thread."""
+        """Register a function that closes what can be reopened. It is called at every shortage, in any thread."""
         self._relief.append(relieve)
 
     def forget(self, relieve: Callable[[], object]) -> None:

@@ -49,7 +49,7 @@ class OpenedSegments:
         self.whole: dict[int, SegmentDigest] = {}
         """The digests of the segments whose files have the size in the digest, by base offset."""
         self.shrunk: set[int] = set()
-        """The base offsets of segments whose files have another size than the digest contains."""
+        """The base offsets of segments whose files differ in size from the digest."""
         self.missing: list[DamagedRange] = []
         """The ranges between segments whose batches are in no file."""
 

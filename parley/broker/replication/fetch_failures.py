@@ -54,4 +54,4 @@ class FetchFailures:
         reason, level = kind
         names = " ".join(f"{each.topic}-{each.index}" for each in partitions[:NAMED_MAX])
         facts = {"leader": self._leader, "reason": reason, "partitions": len(partitions), "names": names}
-        _log.log(level, "partitions cannot be fetched now; they are tried again", extra=facts)
+        _log.log(level, "partitions cannot be fetched at the moment; this broker tries again", extra=facts)

@@ -201,15 +201,15 @@ class IsrMaintenance:
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            asked = self._first_due()
-            if not asked:
+            requested = self._first_due()
+            if not requested:
                 continue
             try:
-                response = await self._ask_controller(self._request(asked.values()))
+                response = await self._ask_controller(self._request(requested.values()))
                 if response.error_code:
                     raise KafkaError(ErrorCode(response.error_code))
-                self._take_all(response, asked)
-                if any(key not in asked for key in self._proposals):
+                self._take_all(response, requested)
+                if any(key not in requested for key in self._proposals):
                     self._wakeup.set()
                 self._repeats.restart()
                 retry_s = RETRY_FIRST_S
@@ -217,7 +217,7 @@ class IsrMaintenance:
                 if self._repeats.claim_line():  # without a controller, every second brings another failure
                     _log.info(
                         "retrying to send proposed ISRs to the controller",
-                        extra={"partitions": len(asked), "reason": str(error)},
+                        extra={"partitions": len(requested), "reason": str(error)},
                     )
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
             except Exception as error:
@@ -264,13 +264,13 @@ class IsrMaintenance:
             )
         return AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=own_epoch, topics=list(topics.values()))
 
-    def _take_all(self, response: AlterPartitionResponse, asked: Mapping[Key, _Proposal]) -> None:
+    def _take_all(self, response: AlterPartitionResponse, requested: Mapping[Key, _Proposal]) -> None:
         now_s = self._monotonic()
         events: dict[tuple[str, Isr, Isr], list[Partition]] = {}
         for topic in response.topics:
             for outcome in topic.partitions:
                 key = (topic.topic_id, outcome.partition_index)
-                proposal = asked.get(key)
+                proposal = requested.get(key)
                 if (
                     proposal is not None and self._proposals.get(key) is proposal
                 ):  # else a newer proposal has replaced it
@@ -319,7 +319,7 @@ class IsrMaintenance:
             self._check(partition, self._monotonic())
 
 
-def _facts(partitions: Sequence[Partition], before: Isr, asked: Isr) -> dict[str, object]:
+def _facts(partitions: Sequence[Partition], before: Isr, requested: Isr) -> dict[str, object]:
     """Return the log fields for partitions whose ISRs changed in the same way: the number of partitions, and the names
     of the first ones."""
     names = [f"{each.topic}-{each.index}" for each in partitions[:NAMED_MAX]]
@@ -328,5 +328,5 @@ def _facts(partitions: Sequence[Partition], before: Isr, asked: Isr) -> dict[str
         "partitions": len(partitions),
         "names": " ".join(names + more),
         "before": ",".join(map(str, before)),
-        "asked": ",".join(map(str, asked)),
+        "requested": ",".join(map(str, requested)),
     }

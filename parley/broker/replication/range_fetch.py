@@ -66,9 +66,9 @@ async def fetch_batches(
     of the other replica (``LackedRecords`` if it does not have the records), OFFSET_NOT_AVAILABLE if the records are
     not committed there yet, or CORRUPT_MESSAGE if the batches do not belong in this log.
     """
-    behind = _first_certain_after(partition, last_offset, has_gaps=has_gaps)
-    if behind is not None:
-        await _check_agreement(ask, partition, behind)
+    following = _first_certain_after(partition, last_offset, has_gaps=has_gaps)
+    if following is not None:
+        await _check_agreement(ask, partition, following)
     start = partition.log.log_start_offset
     try:
         data, records = await _fetch(ask, partition, max(offset, start), max_bytes)
@@ -76,7 +76,7 @@ async def fetch_batches(
         if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
             raise LackedRecords(error.code) from error
         raise
-    epochs = partition.log.leader_epochs if behind is None else None
+    epochs = partition.log.leader_epochs if following is None else None
     batches = checked_batches(records, offset, last_offset, epochs, log_start=start, has_gaps=has_gaps)
     return batches._replace(lacks_tombstones=data.snapshot_id.end_offset > offset)
 
@@ -95,14 +95,14 @@ def _first_certain_after(partition: Partition, last_offset: int, *, has_gaps: bo
     return start
 
 
-async def _check_agreement(ask: Ask, partition: Partition, behind: int) -> None:
-    """Check that both logs contain a batch with the same leader epoch at ``behind``. If so, they agree up to there."""
-    _, records = await _fetch(ask, partition, behind, max_bytes=1)
+async def _check_agreement(ask: Ask, partition: Partition, offset: int) -> None:
+    """Check that both logs contain a batch with the same leader epoch at ``offset``. If so, they agree up to there."""
+    _, records = await _fetch(ask, partition, offset, max_bytes=1)
     at, header = next(headers(records), (0, None))
     if header is None:
-        raise CorruptRecord(f"it has no whole batch at offset {behind}")
+        raise CorruptRecord(f"it has no whole batch at offset {offset}")
     verify_crc(records, at, header)
-    first = max(header.base_offset, behind)
+    first = max(header.base_offset, offset)
     _check_epoch(first, header.partition_leader_epoch, partition.log.leader_epochs.epoch_at(first))
 
 
@@ -118,7 +118,7 @@ async def _fetch(
 
     Raises ``KafkaError`` if the other broker responds with an error, or has no committed record at ``offset``.
     """
-    asked = FetchRequest.FetchPartition(
+    requested = FetchRequest.FetchPartition(
         partition=partition.index,
         current_leader_epoch=partition.leader_epoch,
         fetch_offset=offset,
@@ -130,7 +130,7 @@ async def _fetch(
         max_wait_ms=0,
         min_bytes=1,
         max_bytes=max_bytes,
-        topics=[FetchRequest.FetchTopic(topic_id=partition.topic_id, partitions=[asked])],
+        topics=[FetchRequest.FetchTopic(topic_id=partition.topic_id, partitions=[requested])],
     )
     response: FetchResponse = await ask(request)
     for _ in range(THROTTLES_MAX):

@@ -107,12 +107,14 @@ class ReplicaReports:
             self._add(response, topic_id, (topic, index), without_id)
         return response
 
-    def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> Iterator[tuple[UUID | None, str, int]]:
+    def _named(
+        self, requested: list[GetReplicaLogInfoRequest.TopicPartitions]
+    ) -> Iterator[tuple[UUID | None, str, int]]:
         """Return the requested topic ids and partitions, each with the topic's name, or "" if this broker does not know
         the name."""
         names = {log.topic_id: log.topic for log in self._logs.logs if log.topic_id is not None}
         names.update(self._partitions.image.topic_names)
-        return ((each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions)
+        return ((each.topic_id, names.get(each.topic_id, ""), index) for each in requested for index in each.partitions)
 
     def _add(
         self, response: GetReplicaLogInfoResponse, topic_id: UUID | None, key: TopicPartition, without_id: set[int]

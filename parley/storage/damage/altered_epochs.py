@@ -131,22 +131,23 @@ def _settle(unsettled: list[_Held], before: int | None) -> int | None:
     return before
 
 
-def altered_of(before: int | None, epoch: int, behind: int, last: int | None = None) -> tuple[int, ...]:
-    """Return which of two successive epochs are altered: 0 means ``epoch``, 1 means ``behind``.
+def altered_of(before: int | None, epoch: int, following: int, last: int | None = None) -> tuple[int, ...]:
+    """Return which of two successive epochs are altered, by index: 0 is ``epoch``, 1 is ``following``.
 
-    ``before`` is the epoch before the two, and ``last`` the epoch after them; None if unknown.
+    The result is empty if neither is. ``before`` is the epoch before the two, and ``last`` the epoch after them; None
+    if unknown.
     """
-    if epoch <= behind:
-        return (0,) if before is not None and epoch < before <= behind else ()
-    without_first = before is not None and before <= behind
+    if epoch <= following:
+        return (0,) if before is not None and epoch < before <= following else ()
+    without_first = before is not None and before <= following
     without_second = last is not None and epoch <= last and (before is None or before <= epoch)
     if not without_second:
         return (0,) if without_first else ()
     if not without_first:
         return (0, 1) if before is None and epoch != last else (1,)
-    if (before == behind) == (epoch == last):
+    if (before == following) == (epoch == last):
         return 0, 1
-    return (0,) if before == behind else (1,)
+    return (0,) if before == following else (1,)
 
 
 def _epoch_of(found: Found) -> int:

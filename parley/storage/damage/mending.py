@@ -93,8 +93,8 @@ class Mending:
         self._removals = log.durability.removals
         self._base = old.base_offset if old is not None else damaged.first_offset
         self._epoch = log.epochs.epoch_at(damaged.first_offset - 1) if damaged.first_offset else None
-        behind = (entry.epoch for entry in log.epochs.entries if entry.start_offset > damaged.last_offset)
-        self._last_epoch = next(behind, log.epochs.latest_epoch)
+        later = (entry.epoch for entry in log.epochs.entries if entry.start_offset > damaged.last_offset)
+        self._last_epoch = next(later, log.epochs.latest_epoch)
         self._size = 0
         self._is_open = True
         try:

@@ -166,11 +166,11 @@ class _Comparison:
             known = self._digest.sums_of(self._block)
             if self._block < self._damaged_to:
                 if self._found and self._sums.headers != known.headers:
-                    before, behind = self._before, self._behind(following)
+                    before, after = self._before, self._after(following)
                     self.damage += misplaced(
                         self._found,
                         None if isinstance(before, DamagedBytes) else self._offset_before(),
-                        None if isinstance(behind, DamagedBytes) else self._offset_of(behind),
+                        None if isinstance(after, DamagedBytes) else self._end_offset(after),
                     )
             elif self._sums != known:
                 if self._sums.contents == known.contents and not self._is_plausible():
@@ -198,42 +198,42 @@ class _Comparison:
     def _altered(self, following: Found | None) -> DamagedBytes:
         """Return the damage of the current block, which has an altered header and no other damage."""
         begin, end = self._found[0].position, _end_of(self._found[-1])
-        last_offset = self._offset_of(self._behind(following)) - 1
+        last_offset = self._end_offset(self._after(following)) - 1
         return DamagedBytes(
             begin, end, self._offset_before(), last_offset, "the headers differ from the segment's digest"
         )
 
-    def _behind(self, following: Found | None) -> Found | None:
+    def _after(self, following: Found | None) -> Found | None:
         """Return the batch or the damage after the current block: ``following`` if known. Returns None at the end of
         the segment."""
         end = _end_of(self._found[-1])
         if following is None and end < self._extent.size:
-            behind = _walk(self._segment, end, end + 1, self._extent)
-            following = next((each for each in behind if each.position >= end), None)
+            rest = _walk(self._segment, end, end + 1, self._extent)
+            following = next((each for each in rest if each.position >= end), None)
         return following
 
     def _offset_before(self) -> int:
         """Return the offset at which the current block should start."""
         return self._segment.base_offset if self._before is None else _next_offset(self._before)
 
-    def _offset_of(self, behind: Found | None) -> int:
-        """Return the first offset after the current block. ``behind`` is the batch or the damage that follows; None at
+    def _end_offset(self, after: Found | None) -> int:
+        """Return the first offset after the current block. ``after`` is the batch or the damage that follows; None at
         the end of the segment."""
-        return self._extent.end_offset if behind is None else _first_offset(behind)
+        return self._extent.end_offset if after is None else _first_offset(after)
 
 
-def misplaced(found: Sequence[Found], before: int | None, behind: int | None) -> list[DamagedBytes]:
+def misplaced(found: Sequence[Found], before: int | None, after: int | None) -> list[DamagedBytes]:
     """Return the ranges of adjacent batches and damage in which good batches may have altered offsets.
 
     These batches have damage or a gap on both sides, so no good neighbor confirms their offsets. ``before`` is the
-    offset after the good batch that precedes ``found``, or None if damage precedes it; ``behind`` is the offset of the
+    offset after the good batch that precedes ``found``, or None if damage precedes it; ``after`` is the offset of the
     good batch that follows, or None if damage follows.
     """
     befores = [before, *(None if isinstance(each, DamagedBytes) else each.header.next_offset for each in found)]
-    behinds = [*(None if isinstance(each, DamagedBytes) else each.header.base_offset for each in found[1:]), behind]
+    afters = [*(None if isinstance(each, DamagedBytes) else each.header.base_offset for each in found[1:]), after]
     confirmed = [
         isinstance(each, CheckedBatch) and (each.header.base_offset == low or each.header.next_offset == high)
-        for each, low, high in zip(found, befores, behinds, strict=False)
+        for each, low, high in zip(found, befores, afters, strict=False)
     ]
     ranges = []
     for is_confirmed, run in groupby(range(len(found)), confirmed.__getitem__):
@@ -241,7 +241,7 @@ def misplaced(found: Sequence[Found], before: int | None, behind: int | None) ->
         last = rest[-1] if rest else first
         if is_confirmed or not any(isinstance(each, CheckedBatch) for each in found[first : last + 1]):
             continue
-        low, high = befores[first], behinds[last]
+        low, high = befores[first], afters[last]
         first_offset = _first_offset(found[first]) if low is None else low
         end_offset = _next_offset(found[last]) if high is None else high
         reason = "no neighbor confirms the offset of a batch, and the headers differ from the segment's digest"

@@ -400,7 +400,7 @@ async def test_partitions_that_fail_together_are_one_line(
             cluster[1].partition("t", index).lose_log()
 
         def lines() -> list[Any]:
-            return [record for record in caplog.records if "cannot be fetched now" in record.message]
+            return [record for record in caplog.records if "cannot be fetched at the moment" in record.message]
 
         await eventually(lambda: sum(getattr(line, "partitions", 1) for line in lines()) == 8)
         assert len(lines()) < 8

@@ -233,7 +233,7 @@ async def test_many_isrs_that_change_alike_are_one_line_of_the_log(
     lines: list[Any] = [record for record in caplog.records if record.message == "the ISR has changed"]
     assert sum(line.partitions for line in lines) == count
     assert len(lines) < count
-    assert {(line.before, line.asked) for line in lines} == {("1,2", "1")}
+    assert {(line.before, line.requested) for line in lines} == {("1,2", "1")}
     assert all(len(line.names.split()) == line.partitions for line in lines if line.partitions <= NAMED_MAX)
     assert all(
         line.names.endswith(f"and {line.partitions - NAMED_MAX} more") for line in lines if line.partitions > NAMED_MAX

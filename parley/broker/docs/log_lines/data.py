@@ -17,7 +17,7 @@ _REPLICATION: Final = Section(
             "Check that broker, and the network between the two.",
         ),
         Line(
-            "partitions cannot be fetched now; they are tried again",
+            "partitions cannot be fetched at the moment; this broker tries again",
             "The `leader` refuses to serve these partitions, or this broker cannot store them, for the `reason`.",
             "Nothing, if it ends within seconds, as after an election. Otherwise check the reason: often a disk.",
         ),
