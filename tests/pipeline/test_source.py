@@ -110,7 +110,7 @@ def test_offsets_outside_of_the_log_are_an_error(reader: Reader, topic: str) -> 
         with pytest.raises(OptionError, match=f"{topic}-0 would be read from offset 11 to (10|2), which is before it"):
             reader(streaming=False, failOnDataLoss="false", **options).partitions()
     beyond = {"endingOffsets": f'{{"{topic}": {{"0": 99, "1": 5}}}}'}
-    with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 10.*offsets 10 to 99 cannot be read"):
+    with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 10.*offsets 10 to 98 cannot be read"):
         batch_rows(reader(streaming=False, **beyond))
     whole = spread((0, range(10)), (1, range(5)))
     assert batch_rows(reader(streaming=False, failOnDataLoss="false", **beyond)) == whole
