@@ -36,8 +36,8 @@ from parley.broker.network.request_context import (
     RequestContext,
     SessionExpired,
 )
-from parley.broker.network.responses_in_making import ResponsesInMaking
 from parley.broker.network.sending import Part
+from parley.broker.network.unfinished_responses import UnfinishedResponses
 from parley.broker.runtime.places import Place
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.broker.runtime.timed_steps import TimedSteps
@@ -156,7 +156,7 @@ class Dispatcher:
         """The keys of the APIs whose requests may begin, as encoded in a request's first two bytes. All other requests
         wait. None means all APIs."""
         self._failures = FailureLog(_log)
-        self._in_making = ResponsesInMaking()
+        self._unfinished = UnfinishedResponses()
         self._large_requests = LargeRequests()
         self._is_broker = is_broker
 
@@ -209,7 +209,7 @@ class Dispatcher:
                 if is_broker(context.client_id) and self._is_broker(context.session):
                     return context, self._handle_many(context, route, frame, header.body_offset, None)
                 context.needs_place = True
-                return context, self._handle_in_place(context, route, frame, header.body_offset)
+                return context, self._handle_with_place(context, route, frame, header.body_offset)
         except Disconnect:
             raise
         except Exception as error:
@@ -242,7 +242,9 @@ class Dispatcher:
         self._failures.report("a request could not be decoded", error, received_at, peer=client.client_host)
         return Disconnect("the request could not be decoded")
 
-    async def _handle_in_place(self, context: RequestContext, route: Route, frame: memoryview, body_offset: int) -> Any:
+    async def _handle_with_place(
+        self, context: RequestContext, route: Route, frame: memoryview, body_offset: int
+    ) -> Any:
         """Handle a request with many elements when it has a place. If its client has disconnected by then, a request
         that only reads is dropped."""
         place = await self._large_requests.begin(context.session, len(frame))
@@ -268,7 +270,7 @@ class Dispatcher:
         if parts is not None:
             self._begun(context, len(frame), began)
             size_of = partial(self._size_of, context)
-            return await handled_in_parts(context, route.handler, parts, self._in_making, size_of, place)
+            return await handled_in_parts(context, route.handler, parts, self._unfinished, size_of, place)
         try:
             response = route.handler(context, request)
         finally:

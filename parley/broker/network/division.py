@@ -18,7 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from parley.broker.network.responses_in_making import ResponseInMaking, ResponsesInMaking
+from parley.broker.network.unfinished_responses import UnfinishedResponse, UnfinishedResponses
 from parley.broker.runtime.places import Place
 from parley.broker.runtime.steps import Steps, in_turns
 from parley.broker.runtime.turns import next_turn
@@ -226,34 +226,34 @@ async def handled_in_parts(
     context: Any,
     handler: Callable[[Any, Any], Any],
     request: Divided,
-    making: ResponsesInMaking,
+    unfinished: UnfinishedResponses,
     size_of: Callable[[Response], Awaitable[int]],
     place: Place | None = None,
 ) -> Response | None:
     """Handle the parts of a request one after another, each in its own turn of the event loop. Returns the joined
     response. Ends the request's ``place``, if it has one, when it only waits for events.
 
-    A part waits while other responses in ``making`` hold too much memory; ``size_of`` measures what the part adds. A
-    response that waits for an event does not delay the next parts. If a part's response reports an error of the whole
+    A part waits while other responses in ``unfinished`` hold too much memory; ``size_of`` measures what the part adds.
+    A response that waits for an event does not delay the next parts. If a part's response reports an error of the whole
     request, it is returned, and the remaining parts are not handled. Returns None if the client has disconnected and
     the request only reads.
     """
     refusal = await in_turns(request.division.refusal(context, request.whole))
     if refusal is not None:
         handler = partial(_refused, request.division, refusal)
-    response = making.begin(len(request.parts))
+    response = unfinished.begin(len(request.parts))
     try:
-        return await _joined_response(context, handler, request, making, response, size_of, place)
+        return await _joined_response(context, handler, request, unfinished, response, size_of, place)
     finally:
-        making.end(response)
+        unfinished.end(response)
 
 
 async def _joined_response(
     context: Any,
     handler: Callable[[Any, Any], Any],
     request: Divided,
-    making: ResponsesInMaking,
-    in_making: ResponseInMaking,
+    unfinished: UnfinishedResponses,
+    own: UnfinishedResponse,
     size_of: Callable[[Response], Awaitable[int]],
     place: Place | None,
 ) -> Response | None:
@@ -261,7 +261,7 @@ async def _joined_response(
     waiting: list[asyncio.Future[Any]] = []
     try:
         for part in request.parts:
-            await making.begin_part(in_making)
+            await unfinished.begin_part(own)
             await next_turn()
             if request.division.only_reads and context.client.has_disconnected:
                 return None
@@ -270,11 +270,11 @@ async def _joined_response(
                 response = await response
             if isinstance(response, asyncio.Future):
                 waiting.append(response)
-                making.part_made(in_making, 0)
+                unfinished.part_made(own, 0)
             elif getattr(response, "error_code", 0):
                 return response  # type: ignore[no-any-return]
             else:
-                making.part_made(in_making, await size_of(response))
+                unfinished.part_made(own, await size_of(response))
                 joined.add(response)
         if place is not None:
             place.end()

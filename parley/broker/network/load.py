@@ -1,69 +1,19 @@
 """The load that all listeners of a broker share: requests in progress, memory for large requests and for responses that
-clients do not read, and time on the event loop."""
+clients do not read, and time on the event loop (``request_turns``)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Final, Protocol
+from typing import Protocol
 
+from parley.broker.network.request_turns import RequestTurns
 from parley.broker.network.unread_responses import UnreadResponses
-from parley.broker.runtime.round_robin import RoundRobin
 
-SHARE_S: Final = 0.05
-"""How long, in seconds, the requests of all connections may take before the event loop does other work. A broker must
-renew its session and fetch from leaders, however many clients flood it with requests."""
-ONLY_URGENT_S: Final = 0.001
-"""How long, in seconds, requests may take before all requests that are not urgent wait until the event loop has read
-from the sockets again: an urgent request may have arrived. Reading takes about 10 microseconds."""
 CHECK_S = 1.0
 """The interval, in seconds, at which the time of large requests is counted, and slow connections are closed if other
 requests wait for their memory."""
-
-
-class Turns:
-    """The connections whose next request waits for its turn. Clients take turns, whatever their number of
-    connections."""
-
-    def __init__(self) -> None:
-        self._used_s = 0.0
-        self._waiting: RoundRobin[Callable[[], None]] = RoundRobin()
-        self._is_scheduled = False
-        self.are_over = False
-        """True if no request may begin before the event loop has done other work."""
-        self.only_urgent = False
-        """True if only an urgent request may begin before the event loop has read from the sockets."""
-
-    def used(self, seconds: float) -> None:
-        """Add to the time spent on requests."""
-        self._used_s += seconds
-        if self._used_s >= ONLY_URGENT_S:
-            self.only_urgent = True
-            self.are_over = self._used_s >= SHARE_S
-            self._schedule()
-
-    def wait(self, client: Hashable, proceed: Callable[[], None]) -> None:
-        """Call ``proceed`` when the event loop has done other work, after the connections of ``client`` that are
-        already waiting."""
-        self._waiting.add(client, proceed)
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_round)
-
-    def _begin_round(self) -> None:
-        self._used_s, self.are_over, self.only_urgent, self._is_scheduled = 0.0, False, False, False
-        try:
-            for _ in range(len(self._waiting)):
-                if self.only_urgent:
-                    break
-                self._waiting.pop()()
-        finally:  # an error in one connection must not make other connections wait forever
-            if self._waiting:
-                self._schedule()
 
 
 class Receiver(Protocol):
@@ -99,7 +49,7 @@ class Load:
         self._receivers: set[Receiver] = set()
         self._is_short = False  # a request waits for memory
         self._watch: asyncio.TimerHandle | None = None
-        self.turns = Turns()
+        self.turns = RequestTurns()
         self.unread_responses = UnreadResponses()
         self.lacks_memory = False
         self._of_clients: Counter[Hashable] = Counter()

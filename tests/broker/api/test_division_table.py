@@ -19,7 +19,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network import division as division_module
 from parley.broker.network.division import Divided, Division, JoinedResponse, Level, divided
-from parley.broker.network.responses_in_making import ResponsesInMaking
+from parley.broker.network.unfinished_responses import UnfinishedResponses
 from parley.broker.runtime.steps import in_turns
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import Authorization
@@ -154,7 +154,7 @@ async def _handled(
     context: Any,
     handler: Callable[[Any, Any], Any],
     request: Divided,
-    making: ResponsesInMaking | None = None,
+    unfinished: UnfinishedResponses | None = None,
     size: int = 0,
 ) -> Any:
     """Handle a request in parts whose responses count as ``size`` bytes each."""
@@ -162,7 +162,9 @@ async def _handled(
     async def size_of(part: Any) -> int:
         return size
 
-    return await division_module.handled_in_parts(context, handler, request, making or ResponsesInMaking(), size_of)
+    return await division_module.handled_in_parts(
+        context, handler, request, unfinished or UnfinishedResponses(), size_of
+    )
 
 
 async def test_of_elements_that_name_the_same_thing_two_are_enough() -> None:
@@ -256,11 +258,11 @@ async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_req
 
 async def test_the_responses_in_the_making_hold_bounded_memory() -> None:
     """Twenty large requests at once, of different sizes, one of which fails and one of which is cancelled."""
-    making = ResponsesInMaking(bytes_max=5 << 20)
+    unfinished = UnfinishedResponses(bytes_max=5 << 20)
     held: list[int] = []
 
     def handle(context: Any, part: Any) -> Any:
-        held.append(making.bytes_held)
+        held.append(unfinished.bytes_held)
         if context.fails and len(held) > 20:
             raise ValueError("of one request")
         return APIS[DeleteGroupsRequest.API_KEY].response.blank()
@@ -272,7 +274,7 @@ async def test_the_responses_in_the_making_hold_bounded_memory() -> None:
 
     contexts = [SimpleNamespace(client=SimpleNamespace(has_disconnected=False), fails=n == 3) for n in range(20)]
     tasks = [
-        asyncio.create_task(_handled(context, handle, request(2 + number % 7), making, 1 << 20))
+        asyncio.create_task(_handled(context, handle, request(2 + number % 7), unfinished, 1 << 20))
         for number, context in enumerate(contexts)
     ]
     await asyncio.sleep(0)
@@ -280,7 +282,7 @@ async def test_the_responses_in_the_making_hold_bounded_memory() -> None:
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [number for number, end in enumerate(ends) if isinstance(end, BaseException)] == [3, 9]
     assert max(held) <= (5 + 2 * 8) << 20, "beyond the limit, the two responses that proceed"
-    assert making.bytes_held == 0
+    assert unfinished.bytes_held == 0
 
 
 def _deleted(index: int) -> DeleteRecordsResponse:

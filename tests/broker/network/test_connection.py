@@ -26,8 +26,9 @@ from parley.broker.network.connection import TURN_S, UNSENT_MAX, Connection, Con
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
-from parley.broker.network.load import ONLY_URGENT_S, SHARE_S, Load, Turns
+from parley.broker.network.load import Load
 from parley.broker.network.request_context import Disconnect, RequestContext
+from parley.broker.network.request_turns import ONLY_URGENT_S, SHARE_S, RequestTurns
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
@@ -194,7 +195,7 @@ async def test_a_client_is_read_on_while_a_single_request_waits_for_its_turn() -
 
 
 async def test_an_error_in_one_turn_does_not_hold_up_the_others() -> None:
-    turns, begun, errors = Turns(), asyncio.Event(), []
+    turns, begun, errors = RequestTurns(), asyncio.Event(), []
 
     def fail() -> None:
         raise ValueError("a bug")
