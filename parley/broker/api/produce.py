@@ -5,7 +5,7 @@
 * With ``acks=0`` there is no response, and an error closes the connection, as in Kafka. With ``acks=1`` the response is
   sent after the append. With ``acks=-1`` it is sent when the ISR has the records: immediately if this broker is the
   only member of the ISR.
-* Batches that an idempotent producer sent behind a rejected batch are rejected, too (``api.refused_batches``).
+* Batches that an idempotent producer sent after a rejected batch are rejected, too (``api.refused_batches``).
 * The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
 * Records that take a long time to decompress or convert are prepared in a thread. A request for many partitions is
   appended in several turns of the event loop. Meanwhile, and during verification, the request is work in progress: no

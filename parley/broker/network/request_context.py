@@ -127,8 +127,8 @@ Handler = Callable[[RequestContext, Any], Any]
 """Handles a request. Returns a ``MaybeResponse``, or an awaitable of one.
 
 A coroutine is work in progress: it runs as a task, and no later request of the connection begins before the task is
-done. A future (``Delayed``) is a response whose work is done and that only waits for an event: behind a waiting produce
-request, the next produce request may begin. A coroutine may return a future when its work is done.
+done. A future (``Delayed``) is a response whose work is done and that only waits for an event: while a produce request
+waits, the next produce request may begin. A coroutine may return a future when its work is done.
 
 Raises ``KafkaError`` only for an error of the whole response, and ``Disconnect`` if the protocol requires the
 connection to be closed.

@@ -444,12 +444,12 @@ class Fetcher:
             self._failed_unexpectedly(followed, error)
 
     async def _ask_offset(self, followed: FollowedPartition, timestamp: int) -> int:
-        asked = ListOffsetsRequest.ListOffsetsPartition(
+        requested = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=followed.partition.index,
             current_leader_epoch=followed.leader_epoch,
             timestamp=timestamp,
         )
-        topic = ListOffsetsRequest.ListOffsetsTopic(name=followed.partition.topic, partitions=[asked])
+        topic = ListOffsetsRequest.ListOffsetsTopic(name=followed.partition.topic, partitions=[requested])
         request = ListOffsetsRequest(replica_id=self._parts.broker_id, topics=[topic])
         timeout_s = self._parts.config().replica_socket_timeout_ms / 1000
         response = await self._parts.peers.client(self.leader).send(request, timeout=timeout_s)

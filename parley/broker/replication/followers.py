@@ -116,8 +116,8 @@ class Followers:
         """Return the followers, alive or not, whose logs ended at or before ``offset`` at their last fetch. Can be
         called from any thread.
 
-        Such a follower has acknowledged no record behind ``offset``. It may have received one in the response to that
-        fetch.
+        Such a follower has acknowledged no record at or after ``offset``. It may have received one in the response to
+        that fetch.
         """
         return {replica for replica, progress in self.progress.items() if 0 <= progress.log_end_offset <= offset}
 

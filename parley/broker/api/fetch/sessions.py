@@ -2,10 +2,10 @@
 
 Rules of this module:
 
-* Epoch -1 marks a request outside of any session, and epoch 0 requests a new session. A higher epoch continues the
+* Epoch -1 marks a request outside any session, and epoch 0 requests a new session. A higher epoch continues the
   session with the given id, and must be its next epoch. A session id with epoch -1 or 0 ends that session.
 * An incremental response contains only partitions with records, an error, or a changed high watermark or log start.
-* A partition that returned records moves behind the others, so that all get their turn under a byte limit. If a request
+* A partition that returned records moves to the end, so that all get their turn under a byte limit. If a request
   names a partition twice, the last entry counts.
 * As in Kafka, a session may contain partitions that do not exist or that the client may not read. Memory is therefore
   limited: the sessions of all consumers together contain at most ``CONSUMED_PARTITIONS_MAX`` partitions, and no name
@@ -291,11 +291,11 @@ class FetchSessions:
         return sum(len(session.targets) for session in self._sessions.values())
 
     def resume(self, request: FetchRequest, *, uses_ids: bool, owner: Principal | None = None) -> FetchSession | None:
-        """Update and return the session that an incremental request continues. Returns None for a full request.
+        """Update and return the session that an incremental request continues.
 
-        A principal can neither continue nor end another principal's session. Raises KafkaError:
-        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then sends a
-        full request.
+        For a full request, end the session that it names, if any, and return None. A principal can neither
+        continue nor end another principal's session. Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND,
+        INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then sends a full request.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if (ended := self._sessions.get(request.session_id)) is not None and ended.owner == owner:

@@ -111,7 +111,7 @@ class WaitingFetch(Delayed[Any]):
         self._missing_bytes = 0
         self._is_urgent = params.request.max_wait_ms <= 0
         self._changed: dict[FetchTarget, None] = {}
-        self._watched: dict[Partition, FetchTarget] = {}  # only outside of a session
+        self._watched: dict[Partition, FetchTarget] = {}  # only outside a session
 
     def _step(self, event: FetchEvent) -> None:
         try:
@@ -181,7 +181,7 @@ class WaitingFetch(Delayed[Any]):
         return omit is not None
 
     def _is_progress_known(self, target: FetchTarget) -> bool:
-        """Record the follower's progress again if it was forgotten, or if a fetch outside of its session changed it.
+        """Record the follower's progress again if it was forgotten, or if a fetch outside its session changed it.
 
         In a session, a follower sends a partition only if its fetch changes, so it would never correct the progress.
         Returns False if the next fetch must do this, because this fetch has already waited.
@@ -255,7 +255,7 @@ class WaitingFetch(Delayed[Any]):
     def _count_progress(self, target: FetchTarget, partition: Partition) -> None:
         """Record that the follower has all records before its fetch offset.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE) if the offset is outside of the log.
+        Raises KafkaError (OFFSET_OUT_OF_RANGE) if the offset is outside the log.
         """
         if not partition.log.log_start_offset <= target.offset <= partition.log.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -314,7 +314,7 @@ class WaitingFetch(Delayed[Any]):
         self._run(self._look_now)
 
     def _run(self, step: Callable[[], None]) -> None:
-        """Run a step outside of a handler's call. Its time counts toward the client's quota, too."""
+        """Run a step outside a handler's call. Its time counts toward the client's quota, too."""
         quotas = self._parts.quotas
         if quotas.is_active:
             quotas.time_step(self._params.context, step)
