@@ -131,15 +131,16 @@ def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
     return [entry(line.split()) for line in lines[2:]]
 
 
-def write(path: Path, lines: Iterable[str]) -> None:
-    """Replace the checkpoint file at ``path``, with one entry per line and a checksum. Blocks until it is on disk.
+def write(path: Path, lines: Iterable[str], *, sync: bool = True) -> None:
+    """Replace the checkpoint file at ``path``, with one entry per line and a checksum. Blocks until it is on disk,
+    unless ``sync`` is False (``write_atomically``).
 
     A checkpoint without entries gets no checksum, because Kafka reads the last line of such a file as a number. Raises
     ``OSError``.
     """
     entries = list(lines)
     data = encode(entries)
-    write_atomically(path, with_blank_checksum(data) if entries else data)
+    write_atomically(path, with_blank_checksum(data) if entries else data, sync=sync)
 
 
 def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:

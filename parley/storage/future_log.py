@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import sync_directory
 from parley.storage.cut_files import copy_on_disk, cut_files
 from parley.storage.log import Log
@@ -39,7 +40,7 @@ def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
 
 def cut_like(log: Log, copy: Log) -> None:
     """Truncate the copy to the part that it shares with the log. Blocks."""
-    last = copy.leader_epochs.latest_epoch
+    last, _ = copy.epochs_at_end
     removed_up_to = log.tombstones_removed_up_to
     if removed_up_to > max(copy.log_end_offset, copy.tombstones_removed_up_to):
         copy.truncate_fully_and_start_at(log.log_start_offset, tombstones_removed_up_to=removed_up_to)
@@ -47,7 +48,7 @@ def cut_like(log: Log, copy: Log) -> None:
         copy.truncate_fully_and_start_at(log.log_start_offset)
     elif copy.log_end_offset > log.log_end_offset:
         copy.truncate_to(log.log_end_offset)
-    elif last is not None:
+    elif last != NO_EPOCH:
         epoch, end = log.end_offset_for_epoch(last)
         if epoch < last:
             copy.truncate_to(min(copy.end_offset_for_epoch(epoch)[1], end) if epoch >= 0 else log.log_start_offset)
@@ -58,9 +59,9 @@ def cut_like(log: Log, copy: Log) -> None:
 def _take_over_facts(log: Log, copy: Log) -> None:
     """Copy the state that is not in batches: epochs without records, the high watermark, the offset up to which the log
     is compacted, and the log start offset."""
-    for entry in log.leader_epochs.entries:
-        if entry.epoch > (copy.leader_epochs.latest_epoch or -1):
-            copy.leader_epochs.assign(entry.epoch, entry.start_offset)
+    copy.store_epoch(log.stored_epoch)
+    if log.latest_epoch is not None:
+        copy.leader_epochs.begin(log.latest_epoch, copy.log_end_offset)
     copy.high_watermark = log.high_watermark
     copy.cleaned_up_to = log.cleaned_up_to
     if copy.log_start_offset < log.log_start_offset:

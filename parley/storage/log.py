@@ -417,10 +417,25 @@ class Log(ReadableLog):
         Blocks only if tombstones may be missing above the log end, because this log is an incomplete copy of its
         leader's. Such a replica becomes leader only in an unclean election.
         """
-        self.leader_epochs.assign(leader_epoch, self.log_end_offset)
+        with self._lock:
+            self.leader_epochs.begin(leader_epoch, self.log_end_offset)
         if self.tombstones_removed_up_to > self.log_end_offset:
             with suppress(KafkaError), self._removal_lock, self._disk():
                 self._lower_tombstone_checkpoint(self.log_end_offset)
+
+    def store_epoch(self, leader_epoch: int) -> None:
+        """Store that the log contains all records from before ``leader_epoch`` of its leader's log, although it has no
+        record of that epoch. Does nothing if it has one, or knows a later epoch.
+
+        The epoch is then as durable as an acknowledged record: a file is written without a sync. Blocks only if every
+        append is synced (``flush.messages=1``). Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        with self._lock, self._disk():
+            epochs = self.leader_epochs
+            if epochs.latest_stored < leader_epoch >= (epochs.latest_epoch or 0):
+                epochs.assign(leader_epoch, self.log_end_offset)
+                if self.is_written:
+                    epochs.flush(sync=self.config.flush_messages == 1)
 
     def truncate_to(self, offset: int) -> None:
         """Remove everything from ``offset`` on, because the follower's log diverged from the leader's.

@@ -73,7 +73,7 @@ class NewLog(Log):
         directory = shared.root / partition_name(self.topic, self.partition)
         producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms, is_new=True)
         epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
-        epochs.assign(self._led_epoch, 0)
+        epochs.begin(self._led_epoch, 0)
         appended = AppendedEpochs(directory / APPENDED_EPOCHS)
         damage = RecordedDamage(directory / RECORDED_DAMAGE)
         state = LogState(producers, epochs, appended, damage)
@@ -109,6 +109,14 @@ class NewLog(Log):
     @property
     def latest_epoch(self) -> int | None:
         return None if self._led_epoch == NO_EPOCH else self._led_epoch
+
+    @property
+    def stored_epoch(self) -> int:
+        return NO_EPOCH
+
+    @property
+    def epochs_at_end(self) -> tuple[int, int]:
+        return NO_EPOCH, NO_EPOCH
 
     @property
     def high_watermark(self) -> int:

@@ -12,6 +12,7 @@ from typing import cast
 from weakref import proxy
 
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage import timestamp_lookup
 from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTONE_CHECKPOINT
 from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
@@ -154,6 +155,19 @@ class ReadableLog:
         """The newest leader epoch that the log knows, from a record or because this broker became leader; None if there
         is none."""
         return self.leader_epochs.latest_epoch
+
+    @property
+    def stored_epoch(self) -> int:
+        """The newest leader epoch in which the log contains a record, or from before which it contains all records;
+        NO_EPOCH if there is none (``parley.storage.leader_epoch_cache``)."""
+        return self.leader_epochs.latest_stored
+
+    @property
+    def epochs_at_end(self) -> tuple[int, int]:
+        """The leader epoch of the last record, and the stored epoch if it is newer. Each is NO_EPOCH if there is
+        none."""
+        epochs, end = self.leader_epochs, self.log_end_offset
+        return (epochs.latest_stored, NO_EPOCH) if epochs.latest_start < end else epochs.at_end(end)
 
     @property
     def damage(self) -> tuple[DamagedRange, ...]:

@@ -21,6 +21,7 @@ from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.segment_digest import remove_digest
 from parley.storage.damage.verified_files import count_unchanged_as_verified
+from parley.storage.leader_epoch_cache import EpochStart
 from parley.storage.loaded_log import LastKnown, LoadedLog, LogState
 from parley.storage.log_config import LogConfig
 from parley.storage.recovery_scan import RecoveryScan
@@ -60,7 +61,7 @@ def load(directory: Path, config: LogConfig, known: LastKnown, state: LogState, 
         segment.rest()
     log_start, missing = _find_log_start(known, opened, deleted)
     log_end = opened.log_end
-    _limit_state(state, log_start, log_end)
+    _limit_state(state, log_start, log_end, noted_epochs if was_found else ())
     if log_end < known.recovery_point:
         lost = f"{directory} ends at {log_end}, but had been synced up to {known.recovery_point}"
         _log.error("%s: the disk has lost records, or files were removed", lost)
@@ -170,9 +171,18 @@ def _retention_deleted(deleted: Sequence[int], first: int, known: LastKnown) -> 
     return any(compacted <= base < first for base in deleted)
 
 
-def _limit_state(state: LogState, log_start: int, log_end: int) -> None:
-    """Remove everything about offsets outside the log from the state."""
+def _limit_state(state: LogState, log_start: int, log_end: int, noted_epochs: Sequence[EpochStart]) -> None:
+    """Remove everything about offsets outside the log from the state.
+
+    ``noted_epochs`` are the epochs in ``leader-epoch-checkpoint``. A scan does not find an epoch that starts at the log
+    end. It stays if the batches confirm the epochs before it.
+    """
     state.epochs.truncate_from_end(log_end)
+    before = {entry.epoch for entry in noted_epochs if entry.start_offset < log_end}
+    at_end = next((entry for entry in noted_epochs if entry.start_offset == log_end), None)
+    known = {entry.epoch for entry in state.epochs.entries}
+    if at_end is not None and before <= known and at_end.epoch > max(known, default=NO_EPOCH):
+        state.epochs.assign(at_end.epoch, at_end.start_offset)
     state.appended_epochs.truncate_from_end(log_end)
     state.epochs.truncate_from_start(log_start)
     state.producers.on_log_start_advanced(log_start)

@@ -124,6 +124,8 @@ OWN = {
 }
 """Messages that Kafka lacks, which Parley's brokers send to each other."""
 OWN_FIELDS = {
+    "FetchRequest": {"stores_epochs", "topics.partitions.stored_epoch"},
+    "FetchResponse": {"responses.partitions.must_store_epoch"},
     "InitializeShareGroupStateRequest": {"topics.partitions.leader_epoch"},
     "DeleteShareGroupStateRequest": {"topics.partitions.state_epoch"},
 }

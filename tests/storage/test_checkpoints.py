@@ -248,6 +248,8 @@ def test_an_older_epoch_is_inserted_where_it_fits(
 def test_truncation_from_both_ends(tmp_path: Path) -> None:
     epochs = cache(tmp_path, (1, 0), (2, 10), (3, 20), (4, 30))
     epochs.truncate_from_end(30)
+    assert pairs(epochs) == [(1, 0), (2, 10), (3, 20), (4, 30)]  # the log still has all records from before epoch 4
+    epochs.truncate_from_end(29)
     assert pairs(epochs) == [(1, 0), (2, 10), (3, 20)]
     epochs.truncate_from_start(15)
     assert pairs(epochs) == [(2, 15), (3, 20)]

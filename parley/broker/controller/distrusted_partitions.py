@@ -7,8 +7,8 @@ from the reports of all replicas (``elections/unclean_leader_choice.py``), under
 If the controller itself ran while the store was rolled back, it still has the metadata that the store has lost. Then a
 partition waits only for the replicas that were eligible in that metadata (``_awaited``), or for a quorum (``_quorum``).
 
-A log contains no trace of an epoch in which nothing was written. So each broker also reports the highest leader epoch
-that it has seen for any partition. See docs/coordination.md, "A store that was rolled back".
+A log may contain no trace of an epoch in which nothing was written. So each broker also reports the highest leader
+epoch that it has seen for any partition. See docs/coordination.md, "A store that was rolled back".
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 APPENDED_IN_A_ROW_BYTES = 1 << 20
 """The bytes appended before the event loop does other work: about a millisecond of work."""
+STORED_EPOCH_BYTES = 100_000
+"""The bytes that could have been appended while an epoch is stored, which writes a small file."""
 LOOK_AT_ALL_S = 1.0
 """The interval at which a fetcher checks all its partitions for logs that must be fetched again."""
 RETRY_FIRST_S = 0.02
@@ -265,7 +267,8 @@ class Fetcher:
         return followed.state is _FETCHING and followed.first_request <= self._sent and followed.is_current
 
     def _take(self, followed: FollowedPartition, data: FetchResponse.PartitionData) -> int:
-        """Process the response for one partition. Returns the number of bytes appended."""
+        """Process the response for one partition. Returns the number of bytes appended, or a number that corresponds to
+        the work."""
         try:
             match step_for(followed.partition.log, data):
                 case Append():
@@ -304,6 +307,9 @@ class Fetcher:
         followed.lag = max(0, data.high_watermark - log.log_end_offset)
         if followed.failure:
             self._recovered(followed)
+        if data.must_store_epoch:
+            log.store_epoch(followed.leader_epoch)
+            size += STORED_EPOCH_BYTES
         self._session.ask(followed.key, position_of(log, followed.leader_epoch))
         return size
 

@@ -32,19 +32,14 @@ class Position(NamedTuple):
     leader_epoch: int
     last_fetched_epoch: int
     log_start_offset: int
+    stored_epoch: int
     high_watermark: int
 
 
 def position_of(log: Log, leader_epoch: int) -> Position:
     """Return the next fetch position of a follower with this log, for the leader of ``leader_epoch``."""
-    last = log.latest_epoch
-    return Position(
-        log.log_end_offset,
-        leader_epoch,
-        NO_EPOCH if last is None else last,
-        log.log_start_offset,
-        log.high_watermark,
-    )
+    last, stored = log.epochs_at_end
+    return Position(log.log_end_offset, leader_epoch, last, log.log_start_offset, stored, log.high_watermark)
 
 
 NAMED_MAX = 1000
@@ -121,6 +116,7 @@ class FollowerFetchSession:
             session_epoch=self._epoch,
             topics=_by_topic(self._wanted, named, partition_max_bytes),
             forgotten_topics_data=_forgotten_by_topic(self._forgotten),
+            stores_epochs=self._epoch == _INITIAL_EPOCH,  # the leader remembers it for the session
         )
         self._forgotten = {}
         return request
@@ -161,6 +157,7 @@ def _by_topic(
             log_start_offset=at.log_start_offset,
             partition_max_bytes=partition_max_bytes,
             high_watermark=at.high_watermark,
+            stored_epoch=at.stored_epoch,
         )
         topics.setdefault(topic_id, []).append(asked)
     return [FetchRequest.FetchTopic(topic_id=topic_id, partitions=asked) for topic_id, asked in topics.items()]

@@ -42,6 +42,7 @@ class FollowerProgress:
         "_clock",
         "_leader_end",
         "broker_epoch",
+        "counted_end",
         "is_close",
         "log_end_offset",
         "log_start_offset",
@@ -49,6 +50,9 @@ class FollowerProgress:
 
     def __init__(self) -> None:
         self.log_end_offset = -1
+        self.counted_end = -1
+        """The log end for the high watermark and the ISR; -1 while the follower's log does not show the required epoch
+        (``Partition.required_epoch``)."""
         self.log_start_offset = -1
         self.broker_epoch = NO_EPOCH
         self.is_close = False
@@ -58,13 +62,20 @@ class FollowerProgress:
         self._caught_up_s = NEVER_S
         self._clock = _NO_FETCH
 
-    def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, clock: FetchClock) -> None:
-        """Record that the follower has everything before ``fetch_offset``. ``clock`` has already recorded the fetch."""
-        if fetch_offset >= leader_end:
+    def fetched(
+        self, fetch_offset: int, log_start_offset: int, leader_end: int, clock: FetchClock, *, counts: bool = True
+    ) -> None:
+        """Record that the follower has everything before ``fetch_offset``. ``clock`` has already recorded the fetch.
+
+        ``counts`` is False if the follower's log does not show the required epoch yet.
+        """
+        counted = fetch_offset if counts else -1
+        if counted >= leader_end:
             self._caught_up_s = max(self._caught_up_s, clock.last_s)
-        elif fetch_offset >= self._leader_end >= 0:
+        elif counted >= self._leader_end >= 0:
             self._caught_up_s = max(self._caught_up_s, clock.previous_s if clock is self._clock else self._clock.last_s)
         self.log_end_offset = fetch_offset
+        self.counted_end = counted
         self.log_start_offset = log_start_offset
         self._leader_end = leader_end
         self._clock = clock
@@ -106,10 +117,10 @@ class FollowerProgress:
     @property
     def last_caught_up_s(self) -> float:
         """The last time at which the follower had the leader's whole log."""
-        if self.log_end_offset >= self._leader_end >= 0:  # then it was caught up at every fetch of its session since
+        if self.counted_end >= self._leader_end >= 0:  # then it was caught up at every fetch of its session since
             return max(self._caught_up_s, self._clock.last_s)
         return self._caught_up_s
 
     def is_caught_up(self, leader_end: int, now_s: float, lag_max_s: float) -> bool:
         """Return True if the follower has the whole log, or had it at most ``lag_max_s`` ago."""
-        return self.log_end_offset == leader_end or now_s - self.last_caught_up_s <= lag_max_s
+        return self.counted_end == leader_end or now_s - self.last_caught_up_s <= lag_max_s

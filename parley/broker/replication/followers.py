@@ -105,11 +105,11 @@ class Followers:
 
     def reached(self, leader_end: int) -> int:
         """Return the offset up to which the leader, whose log ends at ``leader_end``, and all awaited followers have
-        the log."""
+        the log; -1 if a follower does not count yet."""
         reached = leader_end
         for progress in self._awaited:
-            if progress.log_end_offset < reached:
-                reached = progress.log_end_offset
+            if progress.counted_end < reached:
+                reached = progress.counted_end
         return reached
 
     def ending_before(self, offset: int) -> set[int]:

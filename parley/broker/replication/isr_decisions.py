@@ -1,11 +1,11 @@
 """Which followers are in sync, and which ISR a leader requests (KIP-497). No I/O, no clock.
 
 A member leaves the ISR when it has not been caught up for ``replica.lag.time.max.ms``. A follower joins when it has all
-committed records and all records from before the leader's epoch, has been caught up within that time, and fetches with
-the current epoch of its broker, which must be alive. (A broker that has restarted has another epoch, and perhaps an
-empty disk: KIP-903.) Fetches before the controller's last change in the partition's state do not count. Before a
-follower removes its log, it stops fetching and has the controller change the state. So it does not join until it has
-fetched its log again.
+committed records and all records from before the leader's epoch, shows the required epoch (docs/coordination.md,
+"Stored epochs"), has been caught up within that time, and fetches with the current epoch of its broker, which must be
+alive. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.) Fetches before the
+controller's last change in the partition's state do not count. Before a follower removes its log, it stops fetching and
+has the controller change the state. So it does not join until it has fetched its log again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def may_join_isr(view: LeaderSnapshot, progress: FollowerProgress, now_s: float,
     away."""
     return (
         progress.has_fetched
-        and progress.log_end_offset >= max(view.high_watermark, view.epoch_start_offset)
+        and progress.counted_end >= max(view.high_watermark, view.epoch_start_offset)
         and now_s - progress.last_fetched_s <= lag_max_s
         and progress.is_caught_up(view.log_end_offset, now_s, lag_max_s)
     )

@@ -109,6 +109,7 @@ class Partition:
         "is_leader",
         "leader_epoch",
         "produce_rules",
+        "required_epoch",
         "state",
         "topic",
         "topic_id",
@@ -144,6 +145,10 @@ class Partition:
         """The validation rules that follow from the log's configuration. ``api.produce`` creates them on first use."""
         self.epoch_start_offset = 0
         """The log end offset when this broker became leader under the current epoch."""
+        self.required_epoch = NO_EPOCH
+        """The least epoch that a follower's log must show before this leader counts the follower: this leader's epoch
+        if older records may still have to be committed, otherwise the newest epoch that this log had stored
+        (docs/coordination.md, "Stored epochs")."""
         self._isr_policy: IsrPolicy = isr_policy or FixedIsr()
         self._is_truncating = False
         self._deferred: PartitionState | None = None  # to be applied after the truncation
@@ -255,7 +260,8 @@ class Partition:
         self._notify_all()
 
     def _begin_leader_epoch(self, log: Log) -> None:
-        self.epoch_start_offset = log.log_end_offset
+        end = self.epoch_start_offset = log.log_end_offset
+        self.required_epoch = self.leader_epoch if log.high_watermark < end else log.stored_epoch if end else NO_EPOCH
         log.begin_leading(self.leader_epoch)
         self._isr_policy.leader_epoch_began(self)
 
@@ -392,23 +398,33 @@ class Partition:
             self._advance_high_watermark(self._log, 0)
 
     def follower_fetched(
-        self, replica: int, fetch_offset: int, log_start_offset: int, clock: FetchClock, broker_epoch: int = NO_EPOCH
+        self,
+        replica: int,
+        fetch_offset: int,
+        log_start_offset: int,
+        clock: FetchClock,
+        broker_epoch: int = NO_EPOCH,
+        *,
+        counts: bool = True,
     ) -> None:
         """Record that a follower fetches from ``fetch_offset``, at the time in ``clock``: the follower's log contains
-        everything before that offset.
+        everything before that offset. ``counts`` is False if the log does not show ``required_epoch``.
 
-        Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica.
+        Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica, and KAFKA_STORAGE_ERROR.
         """
         progress = self.followers.progress.get(replica)
         if progress is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"Broker {replica} is not a replica of {self!r}.")
-        had, began = progress.log_end_offset, progress.log_start_offset
-        progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, clock)
+        log = self.log
+        had, began = progress.counted_end, progress.log_start_offset
+        if had < 0 and counts and self.required_epoch == self.leader_epoch:
+            log.store_epoch(self.leader_epoch)  # the leader must show it, too, before it counts a follower
+        progress.fetched(fetch_offset, log_start_offset, log.log_end_offset, clock, counts=counts)
         progress.broker_epoch = broker_epoch
         if self.followers.is_outsider(replica):
             self._isr_policy.outsider_fetched(self, replica, clock.last_s)
-        if fetch_offset != had:
-            self._advance_high_watermark(self.log, 0)
+        if progress.counted_end != had:
+            self._advance_high_watermark(log, 0)
         if log_start_offset != began:
             self.notify_low_watermark()
 

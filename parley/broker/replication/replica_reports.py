@@ -146,7 +146,7 @@ class ReplicaReports:
         latest = log.latest_epoch
         info = _Info(
             partition=log.partition,
-            last_written_leader_epoch=_last_written_epoch(log),
+            last_written_leader_epoch=log.stored_epoch if log.log_end_offset else NO_EPOCH,
             current_leader_epoch=max(
                 NO_EPOCH if latest is None else latest,
                 hosted.leader_epoch if hosted is not None and is_hosted else NO_EPOCH,
@@ -177,17 +177,3 @@ class ReplicaReports:
             directory_id=ZERO_UUID if home is None else home.id or ZERO_UUID,
         )
         return info, ZERO_UUID if hosted is None else hosted.topic_id
-
-
-def _last_written_epoch(log: Log) -> int:
-    """Return the leader epoch of the log's last record; if the log is empty, the epoch of the last deleted record.
-
-    A log that never contained a record has no such epoch, although it may contain the epoch in which this broker led
-    without appending.
-    """
-    if not log.log_end_offset:
-        return NO_EPOCH
-    last = log.leader_epochs.epoch_at(log.log_end_offset - 1)
-    if last is None and 0 < log.log_start_offset == log.log_end_offset:
-        last = log.latest_epoch
-    return NO_EPOCH if last is None else last

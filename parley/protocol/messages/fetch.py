@@ -9,7 +9,8 @@ from parley.protocol.uuids import UUID
 class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
     """Read batches from partitions led by the receiving broker, waiting for enough bytes if necessary.
 
-    Consumers and followers use the same request; a follower identifies itself by its replica id.
+    Consumers and followers use the same request; a follower identifies itself by its replica id. The tags from 10000 on
+    exist only between brokers of Parley (docs/coordination.md, "Stored epochs").
 
     Versions:
         1: the response says how long the client was throttled (KIP-13).
@@ -58,6 +59,8 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         replica_directory_id: UUID = field("17+", tag=0, tagged="17+", default=ZERO_UUID, ignorable=True)
         # -1: unknown; the maximum value: not reported
         high_watermark: i64 = field("18+", tag=1, tagged="18+", default=0x7FFF_FFFF_FFFF_FFFF, ignorable=True)
+        # the epoch that the follower's log stores beyond last_fetched_epoch; -1: none
+        stored_epoch: i32 = field("12+", tag=10000, tagged="12+", default=-1, ignorable=True)
 
     class ForgottenTopic(Struct):
         """Partitions to remove from the session."""
@@ -83,10 +86,14 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
     topics: list[FetchTopic]
     forgotten_topics_data: list[ForgottenTopic] = field("7+", default=[])
     rack_id: str = field("11+", default="", ignorable=True)  # of the consumer
+    # the follower understands must_store_epoch; an incremental fetch leaves it out
+    stores_epochs: bool = field("12+", tag=10000, tagged="12+", default=False, ignorable=True)
 
 
 class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
     """The batches read, and how far each partition may be read.
+
+    The tag 10000 exists only between brokers of Parley (docs/coordination.md, "Stored epochs").
 
     Versions:
         1: throttle_time_ms (KIP-13).
@@ -128,6 +135,8 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         diverging_epoch: FetchResponse.EpochEndOffset = field("12+", tag=0, tagged="12+", default=ZERO)
         current_leader: FetchResponse.LeaderIdAndEpoch = field("12+", tag=1, tagged="12+", default=ZERO)
         snapshot_id: FetchResponse.SnapshotId = field("12+", tag=2, tagged="12+", default=ZERO)
+        # the follower's log must store the leader's epoch at its end before it counts
+        must_store_epoch: bool = field("12+", tag=10000, tagged="12+", default=False, ignorable=True)
         # None: read uncommitted
         aborted_transactions: list[FetchResponse.AbortedTransaction] | None = field("4+", default=None, ignorable=True)
         preferred_read_replica: i32 = field("11+", default=-1)  # the broker to read from instead; -1: none

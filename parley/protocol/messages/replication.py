@@ -177,7 +177,8 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
         """The end of one log, or the error for it."""
 
         partition: i32
-        last_written_leader_epoch: i32  # of the last record; -1: there is no record
+        # of the last record, or a newer one that the log stores without a record; -1: there is no record
+        last_written_leader_epoch: i32
         current_leader_epoch: i32  # the highest leader epoch that the broker knows for the partition; -1: none
         log_end_offset: i64  # -1: unknown
         error_code: i16

@@ -117,6 +117,53 @@ async def test_a_partition_moves_to_its_new_leader(tmp_path: Path) -> None:
         await eventually(lambda: cluster.state("t").isr == (2, 3, 1))
 
 
+async def uncommitted(cluster: Nodes) -> None:
+    """Let all three nodes have a record. Broker 2, which leads next, no longer knows that it is committed."""
+    await cluster.create("t", [1, 2, 3], config=LogConfig(min_insync_replicas=2))
+    write(cluster[1].partition("t"), b"a")
+    await agreed(cluster, "t", 1)
+    for node in (1, 2, 3):
+        await cluster[node].stop(crash=True)
+    for node in (2, 3):
+        await cluster.start(node)
+    assert [cluster[node].log("t").high_watermark for node in (2, 3)] == [0, 0]
+
+
+async def test_followers_store_the_epoch_of_a_leader_that_commits_older_records(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 3) as cluster:
+        await uncommitted(cluster)
+        cluster.alter("t", leader=2, isr=(2, 3))
+        epoch = cluster.state("t").leader_epoch
+        await eventually(lambda: cluster[2].log("t").high_watermark == 1)
+        assert [cluster[node].log("t").stored_epoch for node in (2, 3)] == [epoch, epoch]
+        await cluster[3].stop(crash=True)
+        await cluster.start(3)
+        assert cluster[3].log("t").epochs_at_end == (0, epoch)
+        await cluster.start(1)
+        await eventually(lambda: cluster.state("t").isr == (2, 3, 1))
+        assert cluster[1].log("t").stored_epoch == epoch, "it joins the ISR with the epoch"
+
+
+async def test_a_follower_that_cannot_store_an_epoch_backs_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = 0
+
+    def refuse(log: Log, epoch: int) -> None:
+        nonlocal refused
+        refused += 1
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+
+    async with nodes(tmp_path, 3) as cluster:
+        await uncommitted(cluster)
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "store_epoch", refuse)
+            cluster.alter("t", leader=2, isr=(2, 3))
+            await eventually(lambda: refused >= 3)
+            assert cluster[2].log("t").high_watermark == 0
+            (fetcher,) = cluster[3].fetchers._fetchers.values()
+            assert fetcher.requests < 100
+        await eventually(lambda: cluster[2].log("t").high_watermark == 1)
+
+
 async def test_diverged_logs_are_truncated_to_where_they_agree(tmp_path: Path) -> None:
     async with nodes(tmp_path, 3) as cluster:
         await cluster.create("t", [1, 2, 3])

@@ -22,16 +22,26 @@ def ask(session: FollowerFetchSession, broker_epoch: int) -> FetchRequest:
 
 def test_a_broker_with_another_epoch_names_every_partition_again() -> None:
     session = FollowerFetchSession()
-    session.ask(PARTITION, Position(0, 0, -1, 0, 0))
-    assert ask(session, 1).session_epoch == 0
+    session.ask(PARTITION, Position(0, 0, -1, 0, -1, 0))
+    first = ask(session, 1)
+    assert (first.session_epoch, first.stores_epochs) == (0, True)
     later = ask(session, 1)
-    assert (later.session_epoch, later.topics) == (1, [])
+    assert (later.session_epoch, later.topics, later.stores_epochs) == (1, [], False)
     again = ask(session, 2)
     assert (again.session_epoch, len(again.topics)) == (0, 1)
     assert ask(session, 2).session_epoch == 1
 
 
-AT = Position(0, 0, -1, 0, 0)
+AT = Position(0, 0, -1, 0, -1, 0)
+
+
+def test_a_stored_epoch_is_a_change_that_the_next_request_names() -> None:
+    session = FollowerFetchSession()
+    session.ask(PARTITION, AT)
+    ask(session, 1)
+    session.ask(PARTITION, AT._replace(stored_epoch=4))
+    ((asked,),) = (topic.partitions for topic in ask(session, 1).topics)
+    assert (asked.last_fetched_epoch, asked.stored_epoch) == (-1, 4)
 
 
 def begin(session: FollowerFetchSession) -> FetchRequest:
@@ -96,6 +106,6 @@ def test_a_partition_that_cannot_be_named_yet_is_forgotten_first(following: Foll
 def test_a_leader_accepts_the_largest_request() -> None:
     session = FollowerFetchSession()
     for index in range(NAMED_MAX):
-        session.ask((UUID(int=index), index), Position(1, 2, 3, 4, 5))
+        session.ask((UUID(int=index), index), Position(1, 2, 3, 4, -1, 5))
     encoded = encode(begin(session), 18)
     assert len(decode(FetchRequest, 18, encoded).topics) == NAMED_MAX

@@ -188,6 +188,49 @@ async def test_a_new_leader_must_learn_the_high_watermark(bench: Bench) -> None:
     assert partition.knows_high_watermark
 
 
+async def test_a_new_leader_counts_a_follower_that_shows_its_epoch(bench: Bench) -> None:
+    """Its followers may acknowledge records of earlier epochs, and no record shows its own epoch yet."""
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER)
+    partition = bench.partition("t")
+    assert partition.required_epoch == 2
+    partition.follower_fetched(OTHER, 2, 0, at(1.0), counts=False)
+    assert (partition.high_watermark, partition.log.stored_epoch) == (0, 0)
+    progress = partition.followers.progress[OTHER]
+    assert (progress.log_end_offset, progress.counted_end) == (2, -1)
+    assert not progress.is_caught_up(2, 1.0, 10.0)
+    partition.follower_fetched(OTHER, 2, 0, at(2.0), counts=True)
+    assert (partition.high_watermark, partition.log.stored_epoch) == (2, 2)
+    assert progress.is_caught_up(2, 2.0, 10.0)
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER)
+    assert partition.required_epoch == 2, "everything is committed, so no follower can acknowledge older records"
+
+
+async def test_an_idle_leader_stores_nothing(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER)
+    partition = bench.partition("t")
+    partition.follower_fetched(OTHER, 0, 0, at(1.0))
+    assert (partition.required_epoch, partition.log.stored_epoch) == (-1, -1)
+    assert not partition.log.leader_epochs.path.exists()
+
+
+async def test_a_leader_alone_in_the_isr_stores_its_epoch_with_the_first_follower(bench: Bench) -> None:
+    """If the store was rolled back, a broker may lead alone although it lacks records: its log must not win."""
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER, isr=(BROKER,))
+    partition = bench.partition("t")
+    assert (partition.high_watermark, partition.log.stored_epoch) == (2, 0)
+    partition.follower_fetched(OTHER, 2, 0, at(1.0))
+    assert partition.log.stored_epoch == 2
+
+
 async def test_epochs_are_checked(bench: Bench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.alter("t", leader=OTHER)

@@ -78,7 +78,7 @@ async def test_every_log_is_reported_with_its_place_and_its_end(tmp_path: Path) 
         append(log, 2, epoch=3)
         append(log, 1, epoch=5)
         log.high_watermark = 2
-        log.leader_epochs.assign(6, 3)  # this broker led, but nothing was written
+        log.begin_leading(6)  # nothing was written
         await broker.logs.get_or_create("a", 0, topic_id=OTHER_ID)
         response = broker.all()
         assert (response.broker_epoch, response.truncated, response.incarnation_id) == (-1, False, INCARNATION)
@@ -92,6 +92,15 @@ async def test_every_log_is_reported_with_its_place_and_its_end(tmp_path: Path) 
         assert info.directory_id == broker.logs.directory_of(log).id
         (info,) = empty.partition_log_info
         assert (info.last_written_leader_epoch, info.current_leader_epoch, info.log_end_offset) == (-1, -1, 0)
+
+
+async def test_a_stored_epoch_counts_like_that_of_the_last_record(tmp_path: Path) -> None:
+    async with reporter(tmp_path) as broker:
+        log = await broker.logs.get_or_create("b", 1, topic_id=TOPIC_ID)
+        append(log, 2, epoch=3)
+        log.store_epoch(6)
+        (info,) = broker.all().topic_partition_log_info_list[0].partition_log_info
+        assert (info.last_written_leader_epoch, info.log_end_offset) == (6, 2)
 
 
 async def test_a_log_without_topic_id_is_reported_by_its_name(tmp_path: Path) -> None:

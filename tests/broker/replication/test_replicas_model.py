@@ -2,7 +2,8 @@
 
 The state machine is the network, the controller and the time. It decides when brokers learn of a new state. Replaced
 leaders continue to lead until they learn of it, followers stop and start, and the ends of logs that were not flushed
-are lost. Leaders and followers run the broker's own code, on real logs. At the end all replicas agree.
+are lost. Leaders and followers run the broker's own code, on real logs. At the end all replicas agree. At any time, a
+recovery that knows only the logs would elect a replica that has all acknowledged records.
 """
 
 from __future__ import annotations
@@ -334,12 +335,14 @@ class Replicas(RuleBasedStateMachine):
             last_fetched_epoch=at.last_fetched_epoch,
             log_start_offset=at.log_start_offset,
             partition_max_bytes=limit,
+            stored_epoch=at.stored_epoch,
         )
         request = FetchRequest(
             replica_state=FetchRequest.ReplicaState(replica_id=follower.id, replica_epoch=follower.epoch),
             max_wait_ms=0,
             min_bytes=1,
             topics=[FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[asked])],
+            stores_epochs=True,
         )
         self.now_s += 0.001
         asker = context(18)
@@ -364,13 +367,15 @@ class Replicas(RuleBasedStateMachine):
             case Append():
                 if data.error_code:
                     return False
-                before = log.log_end_offset, log.high_watermark
+                before = log.log_end_offset, log.high_watermark, log.stored_epoch
                 partition.append_fetched(
                     bytes(data.records or b""),  # type: ignore[arg-type]
                     high_watermark=data.high_watermark,
                     log_start_offset=data.log_start_offset,
                 )
-                return before != (log.log_end_offset, log.high_watermark)
+                if data.must_store_epoch:
+                    log.store_epoch(partition.leader_epoch)
+                return before != (log.log_end_offset, log.high_watermark, log.stored_epoch)
             case Truncate(offset):
                 log.truncate_to(offset)
                 return True
@@ -412,6 +417,15 @@ class Replicas(RuleBasedStateMachine):
             for offset, value in self.acknowledged.items():
                 assert offset < len(values), f"{offset} of {self.acknowledged} is lost"
                 assert values[offset] == value
+
+    @invariant()
+    def a_recovery_finds_what_was_acknowledged(self) -> None:
+        up = [replica.log for replica in self.replicas.values() if replica.is_up]
+        if len(up) < len(BROKERS):
+            return
+        best = max(up, key=lambda log: (log.stored_epoch, log.log_end_offset))
+        values = values_of(best)
+        assert {offset: values[offset] for offset in self.acknowledged if offset < len(values)} == self.acknowledged
 
     @precondition(lambda self: self.image.topics)
     @rule()

@@ -76,6 +76,7 @@ def render(
             is_follower=params.is_follower,
             uses_ids=version >= TOPIC_IDS_VERSION,
             owner=params.context.principal,
+            stores_epochs=params.request.stores_epochs,
         )
         for target, data in data_of:
             target.update_known(data)

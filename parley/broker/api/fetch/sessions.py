@@ -81,6 +81,7 @@ class FetchTarget:
         "offset",
         "partition",
         "session",
+        "stored_epoch",
         "topic",
         "topic_id",
     )
@@ -101,6 +102,7 @@ class FetchTarget:
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.stored_epoch = asked.stored_epoch
         self.log_start_offset = asked.log_start_offset
         self.is_verified = False
         """True once the client's log is known to agree with this broker's log up to ``offset``, under its
@@ -124,7 +126,12 @@ class FetchTarget:
 
     def update_known(self, data: PartitionData) -> bool:
         """Store what the client learns from ``data``. Returns True if an incremental response must include ``data``."""
-        is_new = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != NO_EPOCH
+        is_new = (
+            bool(data.records)
+            or data.preferred_read_replica != -1
+            or data.diverging_epoch.epoch != NO_EPOCH
+            or data.must_store_epoch
+        )
         if data.high_watermark != self.known_high_watermark or data.log_start_offset != self.known_log_start:
             is_new = True
             self.known_high_watermark = data.high_watermark
@@ -149,6 +156,7 @@ class FetchSession:
         "is_follower",
         "last_used",
         "owner",
+        "stores_epochs",
         "targets",
         "uses_ids",
         "waiting",
@@ -164,9 +172,11 @@ class FetchSession:
         uses_ids: bool,
         now_s: float,
         owner: Principal | None = None,
+        stores_epochs: bool = False,
     ) -> None:
         self.id = session_id
         self.owner = owner
+        self.stores_epochs = stores_epochs
         self.epoch = 1
         self.clock = FetchClock()
         self.is_follower = is_follower
@@ -335,9 +345,10 @@ class FetchSessions:
         is_follower: bool,
         uses_ids: bool,
         owner: Principal | None = None,
+        stores_epochs: bool = False,
     ) -> int:
         """Create a session for the partitions of a full request. Returns its id, or ``NO_SESSION`` if there
-        is no room."""
+        is no room. ``stores_epochs`` comes from the request."""
         now = self._monotonic()
         if any(len(target.topic) > NAME_LENGTH_MAX for target in targets):
             return NO_SESSION
@@ -349,7 +360,14 @@ class FetchSessions:
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
         self._sessions[session_id] = FetchSession(
-            session_id, targets, purgatory, is_follower=is_follower, uses_ids=uses_ids, now_s=now, owner=owner
+            session_id,
+            targets,
+            purgatory,
+            is_follower=is_follower,
+            uses_ids=uses_ids,
+            now_s=now,
+            owner=owner,
+            stores_epochs=stores_epochs,
         )
         return session_id
 

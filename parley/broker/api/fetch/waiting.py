@@ -23,6 +23,7 @@ from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, FetchParams
 from parley.broker.api.fetch.parts import FetchParts
 from parley.broker.api.fetch.plan import (
     Diverging,
+    NoRecords,
     Omit,
     Read,
     Redirect,
@@ -88,7 +89,7 @@ _LOOKING, _WAITING, _WOKEN, _RESPONDING = (  # an attribute of an enum costs mor
     FetchState.RESPONDING,
 )
 _WAIT, _ENOUGH, _RESPOND = FetchEvent.WAIT, FetchEvent.ENOUGH, FetchEvent.RESPOND
-_READ_COMMITTED = Isolation.READ_COMMITTED
+_READ_COMMITTED, _AT_END = Isolation.READ_COMMITTED, NoRecords.AT_END
 
 
 class WaitingFetch(Delayed[Any]):
@@ -212,13 +213,18 @@ class WaitingFetch(Delayed[Any]):
             data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=plan.epoch, end_offset=plan.end_offset)
             self._is_urgent = True
             return data
-        target.is_verified = True
+        target.is_verified, must_store_epoch = True, False
         if params.is_follower:
             if self._fetch_state is _LOOKING:  # the two logs agree up to the fetch offset
                 self._count_progress(target, partition)
+            if plan is _AT_END and not self._shows_required_epoch(target, partition):
+                must_store_epoch = self._is_urgent = True
+                target.is_verified = False  # nothing may omit the partition until the follower has stored the epoch
             if self._consumers_read_here:
                 self._is_urgent |= target.known_high_watermark != log.high_watermark
         data = partition_data(target.index, log)
+        if must_store_epoch:
+            data.must_store_epoch = True
         if type(plan) is Redirect:
             data.preferred_read_replica = plan.replica_id
             self._is_urgent = True
@@ -261,8 +267,19 @@ class WaitingFetch(Delayed[Any]):
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         params = self._params
         partition.follower_fetched(
-            params.replica_id, target.offset, target.log_start_offset, self._clock, params.broker_epoch
+            params.replica_id,
+            target.offset,
+            target.log_start_offset,
+            self._clock,
+            params.broker_epoch,
+            counts=self._shows_required_epoch(target, partition),
         )
+
+    def _shows_required_epoch(self, target: FetchTarget, partition: Partition) -> bool:
+        """Return True if the follower's log shows the epoch that the leader requires before the follower counts. A
+        follower of an older version always counts."""
+        required, client = partition.required_epoch, self._session or self._params.request
+        return target.last_fetched_epoch >= required or target.stored_epoch >= required or not client.stores_epochs
 
     # --- Waiting ---
 

@@ -1,7 +1,8 @@
 """Which replica becomes the leader of a partition without eligible replicas: the pure rule of a recovery (KIP-966).
 
-* The replica whose last record has the highest leader epoch wins. Among several, the highest log end offset wins. This
-  log contains all records of the other logs, except those that the last leader did not have.
+* The replica whose log shows the highest leader epoch wins (docs/coordination.md, "Stored epochs"). Among several, the
+  highest log end offset wins. This log contains all records of the other logs, except those that the last leader did
+  not have.
 * ``Balanced`` waits until all replicas in ``last_known_elr`` have reported. If none of them is intact, it waits for all
   replicas. ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
 * A report counts only if it is final: a broker that does not know yet that the partition has no leader may still append

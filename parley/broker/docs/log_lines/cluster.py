@@ -210,7 +210,7 @@ _LEADERS: Final = Section(
             "rolled back: by these reports, none lacks committed records",
             "After a crash of several brokers: all replicas that were last eligible have reported, and one of them is "
             "intact, on a machine that has not lost power. After the store was rolled back, a quorum of such replicas "
-            "suffices, and [one rare case](coordination.md#a-store-that-was-rolled-back) is not covered.",
+            "suffices, and with `min.insync.replicas=1` [one rare case](coordination.md#stored-epochs) is not covered.",
             NOTHING,
         ),
         Line(

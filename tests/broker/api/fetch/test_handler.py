@@ -797,3 +797,47 @@ async def test_old_clients_get_no_markers(bench: FetchBench, version: int) -> No
     bench.end_transaction("t", 7, committed=False)
     bench.write("t")
     assert found(await bench.fetch(ask("t"), version=version)) == [("t", 0, 0, [0, 2])], "they see aborted records"
+
+
+async def test_a_follower_that_lacks_the_required_epoch_is_told_until_it_shows_it(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER)
+    partition = bench.partition("t")
+    follower: dict[str, Any] = {"replica_id": OTHER}
+    at_end = ask("t", 2, log_start_offset=0, last_fetched_epoch=0)
+    answer = await bench.fetch(at_end, stores_epochs=True, max_wait_ms=60_000, session_epoch=0, **follower)
+    assert answer.responses[0].partitions[0].must_store_epoch
+    assert partition.high_watermark == 0
+    session = {"session_id": answer.session_id, "max_wait_ms": 60_000}
+    answer = await bench.fetch(session_epoch=1, **session, **follower)
+    assert answer.responses[0].partitions[0].must_store_epoch, "nothing omits the partition"
+    stored = ask("t", 2, log_start_offset=0, last_fetched_epoch=0, stored_epoch=partition.leader_epoch)
+    waiting = bench.begin(stored, session_epoch=2, **session, **follower)
+    assert not waiting.done()
+    assert partition.high_watermark == 2
+    bench.write("t", 1)
+    assert found(await waiting) == [("t", 0, 0, [2])]
+
+
+async def test_a_follower_behind_the_log_end_gets_records_and_no_epoch(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER)
+    asked = ask("t", 0, log_start_offset=0)
+    (data,) = (await bench.fetch(asked, replica_id=OTHER, stores_epochs=True)).responses[0].partitions
+    assert (offsets(data), data.must_store_epoch) == ([0, 1], False)
+    assert bench.partition("t").followers.progress[OTHER].counted_end == -1
+
+
+async def test_a_follower_of_an_older_version_counts_without_the_epoch(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER)
+    asked = ask("t", 2, log_start_offset=0, last_fetched_epoch=0)
+    (data,) = (await bench.fetch(asked, replica_id=OTHER)).responses[0].partitions
+    assert not data.must_store_epoch
+    assert bench.partition("t").high_watermark == 2
