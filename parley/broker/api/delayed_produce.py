@@ -36,7 +36,7 @@ class DelayedProduce(Delayed[ProduceResponse]):
         found = self._waiting.get(key)
         if found is not None:
             offset, outcome = found
-            code = key.is_acknowledged(offset)
+            code = key.append_outcome(offset)
             if code is None:
                 return False  # later requests wait for later offsets
             del self._waiting[key]

@@ -233,7 +233,7 @@ class InternalPartition:
         this broker has flushed them."""
         if self._flush_failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        code = self._replica.is_acknowledged(offset)
+        code = self._replica.append_outcome(offset)
         return None if code is ErrorCode.NONE and self._flushes else code
 
     def is_committed(self, offset: int) -> bool:

@@ -43,7 +43,7 @@ class FollowerProgress:
         "_leader_end",
         "broker_epoch",
         "counted_end",
-        "is_close",
+        "is_joining",
         "log_end_offset",
         "log_start_offset",
     )
@@ -55,7 +55,7 @@ class FollowerProgress:
         (``Partition.required_epoch``)."""
         self.log_start_offset = -1
         self.broker_epoch = NO_EPOCH
-        self.is_close = False
+        self.is_joining = False
         """True while the high watermark waits for the follower although the follower is outside the ISR. The follower
         was caught up recently, and might never reach a high watermark that does not wait for it."""
         self._leader_end = -1  # at its last fetch
@@ -92,7 +92,7 @@ class FollowerProgress:
 
         Its previous progress still determines which records must be kept for it.
         """
-        self.is_close = False
+        self.is_joining = False
         self._leader_end = -1
         self._caught_up_s = NEVER_S
 

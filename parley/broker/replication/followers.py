@@ -75,12 +75,12 @@ class Followers:
         """Return True if a follower is neither in the ISR nor in the proposed ISR."""
         return replica not in self._isr and replica not in self._proposed_isr
 
-    def set_close(self, replica: int, is_close: bool) -> bool:
+    def set_joining(self, replica: int, is_joining: bool) -> bool:
         """Record whether a follower outside the ISR is about to join. Returns True if that has changed."""
         progress = self.progress.get(replica)
-        if progress is None or progress.is_close is is_close:
+        if progress is None or progress.is_joining is is_joining:
             return False
-        progress.is_close = is_close
+        progress.is_joining = is_joining
         self._choose_awaited()
         return True
 
@@ -88,7 +88,7 @@ class Followers:
         self._awaited = tuple(
             progress
             for replica, progress in self.progress.items()
-            if progress.is_close or not self.is_outsider(replica)
+            if progress.is_joining or not self.is_outsider(replica)
         )
 
     # --- What the fetches show ---

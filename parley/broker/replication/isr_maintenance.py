@@ -145,7 +145,7 @@ class IsrMaintenance:
     def _update_close(self, partition: Partition, replica: int, now_s: float) -> None:
         """Make the high watermark wait for a follower outside the ISR only if the follower is about to join."""
         progress = partition.followers.progress[replica]
-        partition.include_in_high_watermark(
+        partition.set_joining(
             replica,
             progress.has_fetched
             and is_eligible(self._partitions.image.brokers.get(replica), progress.broker_epoch)
@@ -168,7 +168,7 @@ class IsrMaintenance:
 
     def _check_all(self, partition: Partition, now_s: float) -> None:
         for replica, progress in partition.followers.progress.items():
-            if progress.is_close:
+            if progress.is_joining:
                 self._update_close(partition, replica, now_s)
         self._check(partition, now_s)
 

@@ -374,7 +374,7 @@ class Partition:
         log = self._log
         return log is not None and log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
-    def is_acknowledged(self, offset: int) -> ErrorCode | None:
+    def append_outcome(self, offset: int) -> ErrorCode | None:
         """Return the outcome of an append up to ``offset`` with ``acks=-1``; None while members of the ISR lack it."""
         if not self.is_leader:
             return self._why_not_leader
@@ -392,9 +392,9 @@ class Partition:
         if self.is_leader and self._log is not None:
             self._advance_high_watermark(self._log, 0)
 
-    def include_in_high_watermark(self, replica: int, is_close: bool) -> None:
-        """Make the high watermark wait for a follower outside the ISR if ``is_close``: it is about to join."""
-        if self.followers.set_close(replica, is_close) and not is_close and self._log is not None:
+    def set_joining(self, replica: int, is_joining: bool) -> None:
+        """Make the high watermark wait for a follower outside the ISR if ``is_joining``: it is about to join."""
+        if self.followers.set_joining(replica, is_joining) and not is_joining and self._log is not None:
             self._advance_high_watermark(self._log, 0)
 
     def follower_fetched(
@@ -465,11 +465,11 @@ class Partition:
             self._purgatories.produce.notify(self)
             self._purgatories.fetch.notify(self, appended_bytes)
             if unstable is not None:
-                self._stable_offset_moved(log, unstable, appended_bytes)
+                self._wake_if_stable_offset_moved(log, unstable, appended_bytes)
         elif appended_bytes and len(self.state.replicas) > 1:
             self._purgatories.fetch.notify(self, appended_bytes)
 
-    def _stable_offset_moved(self, log: Log, unstable: int, appended_bytes: int) -> None:
+    def _wake_if_stable_offset_moved(self, log: Log, unstable: int, appended_bytes: int) -> None:
         """Wake the readers of committed records if the first unstable offset is no longer ``unstable``, its value
         before the high watermark moved.
 
@@ -493,7 +493,7 @@ class Partition:
             log.high_watermark = high_watermark  # the log limits it to the log end offset
             self._purgatories.fetch.notify(self, size)
             if unstable is not None:
-                self._stable_offset_moved(log, unstable, size)
+                self._wake_if_stable_offset_moved(log, unstable, size)
         if log_start_offset > log.log_start_offset:
             log.advance_log_start(min(log_start_offset, log.high_watermark))
         self.counters.replication_bytes_in += size

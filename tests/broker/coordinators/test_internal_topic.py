@@ -65,7 +65,7 @@ class Replica:
         assert now_ms == NOW_MS
         return self.must_be_flushed
 
-    def is_acknowledged(self, offset: int) -> ErrorCode | None:
+    def append_outcome(self, offset: int) -> ErrorCode | None:
         return self.failure or (ErrorCode.NONE if offset < self.high_watermark else None)
 
 

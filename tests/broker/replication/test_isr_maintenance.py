@@ -104,7 +104,7 @@ async def test_both_isrs_count_until_the_controller_has_responded(tmp_path: Path
         leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
         assert not leader.followers.is_outsider(2)
         assert leader.high_watermark == 0
-        assert leader.is_acknowledged(0) is None
+        assert leader.append_outcome(0) is None
         answer.set()
         await eventually(lambda: not leader.followers.has_proposed_isr)
         assert leader.state.isr == cluster.state("t").isr == (1, 2)

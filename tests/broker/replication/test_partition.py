@@ -107,8 +107,8 @@ async def test_a_follower_or_an_unknown_replica_does_not_move_the_high_watermark
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 2)
     partition = bench.partition("t")
-    for is_close in (True, False):
-        partition.include_in_high_watermark(99, is_close)
+    for is_joining in (True, False):
+        partition.set_joining(99, is_joining)
     assert partition.high_watermark == 0, "broker 99 is no replica"
     bench.alter("t", leader=OTHER)
     partition.withdraw_isr()
@@ -276,7 +276,7 @@ async def test_a_lost_log_is_an_error_that_is_retried(bench: Bench) -> None:
         with pytest.raises(KafkaError) as refused:
             use()
         assert code_of(refused) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert partition.is_acknowledged(0) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert partition.append_outcome(0) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @pytest.mark.parametrize(
@@ -379,8 +379,8 @@ async def test_fetches_that_wait_count_only_bytes_that_were_appended(bench: Benc
     partition.config_changed()
     partition.followers.propose_isr((BROKER, OTHER))
     partition.withdraw_isr()
-    for is_close in (True, False):
-        partition.include_in_high_watermark(OTHER, is_close=is_close)
+    for is_joining in (True, False):
+        partition.set_joining(OTHER, is_joining=is_joining)
     partition.follower_fetched(OTHER, 0, 0, at(0.0))
     assert watching.amounts == []
     bench.write("t", 1)
@@ -393,10 +393,10 @@ async def test_the_high_watermark_no_longer_waits_for_a_follower_that_has_fallen
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.alter("t", isr=(BROKER,))
     partition = bench.partition("t")
-    partition.include_in_high_watermark(OTHER, is_close=True)
+    partition.set_joining(OTHER, is_joining=True)
     bench.write("t", 3)
     assert partition.high_watermark == 0
-    partition.include_in_high_watermark(OTHER, is_close=False)
+    partition.set_joining(OTHER, is_joining=False)
     assert partition.high_watermark == 3
 
 
@@ -439,13 +439,13 @@ async def test_requests_that_wait_for_a_partition_end_when_it_is_no_longer_hoste
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 1)
     partition = bench.partition("t")
-    assert partition.is_acknowledged(0) is None
+    assert partition.append_outcome(0) is None
     waiting = Watching(), Watching()
     for purgatory, each in zip((partition._purgatories.produce, partition._purgatories.fetch), waiting, strict=True):
         purgatory.watch(each, (partition,), 60)
     partition.close()
     assert [each.amounts for each in waiting] == [[0], [0]]
-    assert partition.is_acknowledged(0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.append_outcome(0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     for each in waiting:
         each.cancel()
 
@@ -455,8 +455,8 @@ async def test_a_follower_may_fall_back_before_the_log_is_open(bench: Bench) -> 
     known = bench.partition("t")
     state, purgatories, counters = known.state, known._purgatories, known.counters
     opening = Partition("t", UUID(int=1), 0, broker_id=BROKER, state=state, purgatories=purgatories, counters=counters)
-    for is_close in (True, False):
-        opening.include_in_high_watermark(OTHER, is_close=is_close)
+    for is_joining in (True, False):
+        opening.set_joining(OTHER, is_joining=is_joining)
     opening.config_changed()
     opening.withdraw_isr()
     assert not opening.is_open

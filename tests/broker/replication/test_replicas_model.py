@@ -392,7 +392,7 @@ class Replicas(RuleBasedStateMachine):
         for each in self.waiting:
             broker, epoch, offset, value = each
             partition = self.replicas[broker].partition
-            code = partition.is_acknowledged(offset)
+            code = partition.append_outcome(offset)
             if code is None and partition.leader_epoch == epoch:
                 still.append(each)
             elif code == ErrorCode.NONE and partition.leader_epoch == epoch:

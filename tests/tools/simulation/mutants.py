@@ -59,7 +59,7 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 def acknowledge_early(patch: pytest.MonkeyPatch) -> None:
     """A leader acknowledges acks=all as soon as it has appended the records itself."""
-    patch.setattr(Partition, "is_acknowledged", lambda self, offset: ErrorCode.NONE if self.is_leader else None)
+    patch.setattr(Partition, "append_outcome", lambda self, offset: ErrorCode.NONE if self.is_leader else None)
 
 
 def skip_truncation(patch: pytest.MonkeyPatch) -> None:

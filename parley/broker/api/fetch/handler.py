@@ -16,10 +16,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from parley.broker.api.fetch.dependencies import UNLIMITED, FetchDependencies, FetchQuotas
 from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, FetchParams, params_of
-from parley.broker.api.fetch.parts import UNLIMITED, FetchParts, FetchQuotas
+from parley.broker.api.fetch.pending_fetch import PendingFetch
 from parley.broker.api.fetch.sessions import FetchSessions, FetchTarget, targets_of
-from parley.broker.api.fetch.waiting import WaitingFetch
 from parley.broker.api.leader_errors import MayBeSuperseded, never_superseded
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
@@ -61,8 +61,8 @@ class FetchApi:
         authorization: Authorization = EVERYONE_MAY,
         quotas: FetchQuotas = UNLIMITED,
     ) -> None:
-        """Create the handler. ``FetchParts`` describes the arguments."""
-        self._parts = FetchParts(
+        """Create the handler. ``FetchDependencies`` describes the arguments."""
+        self._dependencies = FetchDependencies(
             partitions=partitions,
             metadata=metadata,
             sessions=sessions,
@@ -88,18 +88,19 @@ class FetchApi:
     ) -> FetchResponse | Delayed[FetchResponse] | Coroutine[Any, Any, FetchResponse | Delayed[FetchResponse]]:
         """Return the response, a future if the fetch must wait for more records, or a coroutine if it needs the disk.
 
-        Raises KafkaError for an error of the whole request: a session error, or STALE_BROKER_EPOCH.
+        A new session is created when the response is built (``render.build_response``). Raises KafkaError for an error
+        of the whole request: a session error, or STALE_BROKER_EPOCH.
         """
         params = params_of(context, request)
         if params.is_follower:
             context.is_from_follower = True
             self._check_broker_epoch(params)
-        if self._parts.quotas.is_active:
+        if self._dependencies.quotas.is_active:
             self._limit_bytes(context, request)
-        sessions = self._parts.sessions
+        sessions = self._dependencies.sessions
         session = sessions.resume(request, uses_ids=context.api_version >= TOPIC_IDS_VERSION, owner=context.principal)
-        fetch = WaitingFetch(self._parts, params, session)
-        targets = targets_of(request) if session is None else session.to_look_at()
+        fetch = PendingFetch(self._dependencies, params, session)
+        targets = targets_of(request) if session is None else session.next_targets()
         wait_s = request.max_wait_ms / 1000
         if len(targets) > LOOKED_AT_IN_A_TURN:
             return _look_in_turns(fetch, targets, wait_s)
@@ -108,14 +109,14 @@ class FetchApi:
 
     def _limit_bytes(self, context: RequestContext, request: FetchRequest) -> None:
         """Reduce the limits of the request to what the client's quota allows in one response."""
-        bytes_max = self._parts.quotas.fetch_bytes_max(context)
+        bytes_max = self._dependencies.quotas.fetch_bytes_max(context)
         request.max_bytes = min(request.max_bytes, bytes_max)
         request.min_bytes = min(request.min_bytes, bytes_max)
 
     def _check_broker_epoch(self, params: FetchParams) -> None:
         """Raise KafkaError (STALE_BROKER_EPOCH) if the follower has since registered with a newer epoch (KIP-903)."""
         if params.broker_epoch >= 0:
-            broker = self._parts.metadata.image.brokers.get(params.replica_id)
+            broker = self._dependencies.metadata.image.brokers.get(params.replica_id)
             if broker is not None and params.broker_epoch < broker.epoch:
                 raise KafkaError(
                     ErrorCode.STALE_BROKER_EPOCH, f"Broker {params.replica_id} is registered with epoch {broker.epoch}."
@@ -123,8 +124,8 @@ class FetchApi:
 
 
 def _respond_or_wait(
-    fetch: WaitingFetch, wait_s: float
-) -> FetchResponse | WaitingFetch | Coroutine[Any, Any, FetchResponse]:
+    fetch: PendingFetch, wait_s: float
+) -> FetchResponse | PendingFetch | Coroutine[Any, Any, FetchResponse]:
     if fetch.is_ready:
         return fetch.respond()
     fetch.wait(wait_s)
@@ -132,7 +133,7 @@ def _respond_or_wait(
 
 
 async def _look_in_turns(
-    fetch: WaitingFetch, targets: list[FetchTarget], wait_s: float
+    fetch: PendingFetch, targets: list[FetchTarget], wait_s: float
 ) -> FetchResponse | Delayed[FetchResponse]:
     """Look at many partitions in several turns. Other clients are served in between."""
     for start in range(0, len(targets), LOOKED_AT_IN_A_TURN):

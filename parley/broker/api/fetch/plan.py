@@ -16,8 +16,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from parley.broker.api.fetch.dependencies import FetchDependencies
 from parley.broker.api.fetch.params import FetchParams
-from parley.broker.api.fetch.parts import FetchParts
 from parley.broker.api.fetch.sessions import FetchTarget
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.replication import ConsumerView, ReplicaSelector, ReplicaView
@@ -121,7 +121,12 @@ _AT_END, _THROTTLED = NoRecords.AT_END, NoRecords.THROTTLED  # an attribute of a
 
 
 def plan_fetch(
-    target: FetchTarget, partition: Partition, params: FetchParams, parts: FetchParts, taken: int, max_bytes: int
+    target: FetchTarget,
+    partition: Partition,
+    params: FetchParams,
+    dependencies: FetchDependencies,
+    taken: int,
+    max_bytes: int,
 ) -> Plan:
     """Return the plan for a partition. Earlier partitions already use ``taken`` bytes of the response's ``max_bytes``.
 
@@ -134,14 +139,19 @@ def plan_fetch(
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < target.last_fetched_epoch or end < target.offset:
             return Diverging(epoch, end)
-    if parts.selector is not None and params.request.rack_id and partition.is_leader and params.may_read_follower:
-        image, now_s = parts.metadata.image, params.context.received_at
-        replica = preferred_replica(parts.selector, image, partition, _consumer(params), target.offset, now_s)
+    if (
+        dependencies.selector is not None
+        and params.request.rack_id
+        and partition.is_leader
+        and params.may_read_follower
+    ):
+        image, now_s = dependencies.metadata.image, params.context.received_at
+        replica = preferred_replica(dependencies.selector, image, partition, _consumer(params), target.offset, now_s)
         if replica is not None:
             return Redirect(replica)
     if target.offset == partition.end_visible(params.isolation):
         return _AT_END
-    if params.is_follower and _is_throttled(partition, params, parts):
+    if params.is_follower and _is_throttled(partition, params, dependencies):
         return _THROTTLED
     return allowance(target, taken, max_bytes)
 
@@ -151,13 +161,13 @@ def allowance(target: FetchTarget, taken: int, max_bytes: int) -> Read:
     return Read(max(0, min(target.max_bytes, max_bytes - taken)), not taken)
 
 
-def _is_throttled(partition: Partition, params: FetchParams, parts: FetchParts) -> bool:
-    throttle = parts.throttle
+def _is_throttled(partition: Partition, params: FetchParams, dependencies: FetchDependencies) -> bool:
+    throttle = dependencies.throttle
     return (
         throttle is not None
         and throttle.is_set
         and params.replica_id not in partition.state.isr
-        and throttle.covers(parts.metadata.image, partition.topic, partition.index)
+        and throttle.covers(dependencies.metadata.image, partition.topic, partition.index)
         and throttle.wait_s > 0
     )
 

@@ -16,8 +16,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
+from parley.broker.api.fetch.dependencies import FetchDependencies
 from parley.broker.api.fetch.params import BATCHES_VERSION, FetchParams
-from parley.broker.api.fetch.parts import FetchParts
 from parley.broker.api.fetch.plan import Read, allowance
 from parley.broker.api.fetch.render import error_data
 from parley.broker.api.fetch.sessions import FetchTarget, PartitionData
@@ -40,17 +40,17 @@ Found = dict[FetchTarget, PartitionData]
 class FetchReads:
     """The reads of one fetch."""
 
-    __slots__ = ("_params", "_parts", "_reads", "_removals", "_unlocated", "bytes", "max_bytes")
+    __slots__ = ("_dependencies", "_params", "_reads", "_removals", "_unlocated", "bytes", "max_bytes")
 
-    def __init__(self, params: FetchParams, parts: FetchParts) -> None:
+    def __init__(self, params: FetchParams, dependencies: FetchDependencies) -> None:
         self._params = params
-        self._parts = parts
+        self._dependencies = dependencies
         self._reads: dict[FetchTarget, LogRead] = {}
         self._removals: dict[FetchTarget, int] = {}  # ``Log.removals`` immediately before the partition was read
         self._unlocated: list[FetchTarget] = []
         self.bytes = 0
         """The total size of all reads."""
-        self.max_bytes = min(params.request.max_bytes, parts.max_bytes)
+        self.max_bytes = min(params.request.max_bytes, dependencies.max_bytes)
         """The size limit of the response."""
 
     @property
@@ -121,16 +121,16 @@ class FetchReads:
             )
             try:
                 self._removals[target] = partition.log.removals
-                self._add(target, await loop.run_in_executor(self._parts.threads.reads, locate))
+                self._add(target, await loop.run_in_executor(self._dependencies.threads.reads, locate))
             except KafkaError as error:
-                found[target] = error_data(target, error, self._params, self._parts)
+                found[target] = error_data(target, error, self._params, self._dependencies)
         filling = self.fill(found)
         if filling is not None:
             await filling
 
     def _count(self) -> None:
         """Count the bytes of the response in the topics' counters and for the replication throttle."""
-        is_follower, throttle = self._params.is_follower, self._parts.throttle
+        is_follower, throttle = self._params.is_follower, self._dependencies.throttle
         is_converted = self._params.context.api_version < BATCHES_VERSION
         for target, read in self._reads.items():
             partition = target.partition
@@ -138,7 +138,7 @@ class FetchReads:
             if is_follower:
                 partition.counters.replication_bytes_out += read.size
                 if throttle is not None and throttle.is_set:
-                    image = self._parts.metadata.image
+                    image = self._dependencies.metadata.image
                     throttle.record_if_covered(image, partition.topic, partition.index, read.size)
             else:
                 partition.counters.bytes_out += read.size
@@ -184,7 +184,7 @@ class FetchReads:
 
     async def _load(self, cold: dict[FetchTarget, FileSlice | None], found: Found) -> None:
         """Read the records that are not in memory, in a thread."""
-        loop, threads = asyncio.get_running_loop(), self._parts.threads.reads
+        loop, threads = asyncio.get_running_loop(), self._dependencies.threads.reads
         for target, part in cold.items():
             try:
                 if part is not None:
@@ -192,7 +192,7 @@ class FetchReads:
                 else:
                     found[target].records = await loop.run_in_executor(threads, self._reads[target].read)
             except KafkaError as error:
-                found[target] = error_data(target, error, self._params, self._parts)
+                found[target] = error_data(target, error, self._params, self._dependencies)
 
     async def _convert(self, found: Found) -> None:
         """Convert the batches to the message format that a client older than KIP-98 reads."""
@@ -203,13 +203,13 @@ class FetchReads:
             if room <= 0:
                 break
             try:
-                async with self._parts.conversion:
+                async with self._dependencies.conversion:
                     convert = partial(_converted, read, magic, target.offset, min(room, target.max_bytes))
-                    records = await loop.run_in_executor(self._parts.threads.records, convert)
+                    records = await loop.run_in_executor(self._dependencies.threads.records, convert)
                 found[target].records = records
                 room -= len(records)
             except KafkaError as error:
-                found[target] = error_data(target, error, self._params, self._parts)
+                found[target] = error_data(target, error, self._params, self._dependencies)
 
 
 def _loaded(part: FileSlice) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parley.broker.api.fetch.dependencies import FetchDependencies
 from parley.broker.api.fetch.params import (
     CURRENT_LEADER_VERSION,
     NODE_ENDPOINTS_VERSION,
@@ -9,7 +10,6 @@ from parley.broker.api.fetch.params import (
     TOPIC_IDS_VERSION,
     FetchParams,
 )
-from parley.broker.api.fetch.parts import FetchParts
 from parley.broker.api.fetch.sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchTarget, PartitionData
 from parley.broker.api.leader_errors import MOVED, current_leader, endpoints_of, withheld
 from parley.broker.replication.partition import Partition
@@ -29,11 +29,13 @@ def partition_data(index: int, log: Log) -> PartitionData:
     )
 
 
-def error_data(target: FetchTarget, error: KafkaError, params: FetchParams, parts: FetchParts) -> PartitionData:
+def error_data(
+    target: FetchTarget, error: KafkaError, params: FetchParams, dependencies: FetchDependencies
+) -> PartitionData:
     """Return the data of a partition that cannot be fetched, and count the failure."""
     if target.partition is not None:
         target.partition.counters.failed_fetch_requests += 1
-        if _is_doubtful(target.partition, target.offset, error, params, parts):
+        if _is_doubtful(target.partition, target.offset, error, params, dependencies):
             error = withheld(error)
     data = PartitionData(
         partition_index=target.index,
@@ -44,21 +46,26 @@ def error_data(target: FetchTarget, error: KafkaError, params: FetchParams, part
         records=b"",
     )
     if error.code in MOVED and params.context.api_version >= CURRENT_LEADER_VERSION:
-        leader, epoch = current_leader(parts.metadata.image, target.topic, target.index)
+        leader, epoch = current_leader(dependencies.metadata.image, target.topic, target.index)
         data.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
     return data
 
 
-def _is_doubtful(partition: Partition, offset: int, error: KafkaError, params: FetchParams, parts: FetchParts) -> bool:
+def _is_doubtful(
+    partition: Partition, offset: int, error: KafkaError, params: FetchParams, dependencies: FetchDependencies
+) -> bool:
     """Return True if a consumer fetches from an offset that may exist on a new leader that this broker does not know
     yet."""
     if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or params.is_follower or not partition.is_open:
         return False
-    return offset > partition.log.log_end_offset and parts.may_be_superseded()
+    return offset > partition.log.log_end_offset and dependencies.may_be_superseded()
 
 
-def render(
-    found: dict[FetchTarget, PartitionData], session: FetchSession | None, params: FetchParams, parts: FetchParts
+def build_response(
+    found: dict[FetchTarget, PartitionData],
+    session: FetchSession | None,
+    params: FetchParams,
+    dependencies: FetchDependencies,
 ) -> FetchResponse:
     """Return the response. In a session it contains only what is new to the client. A full request may start a
     session."""
@@ -70,9 +77,9 @@ def render(
         session_id = session.id
         data_of = session.select_changes(data_of)
     elif version >= SESSIONS_VERSION and params.request.session_epoch == INITIAL_EPOCH:
-        session_id = parts.sessions.create(
+        session_id = dependencies.sessions.create(
             list(found),
-            parts.purgatory,
+            dependencies.purgatory,
             is_follower=params.is_follower,
             uses_ids=version >= TOPIC_IDS_VERSION,
             owner=params.context.principal,
@@ -85,7 +92,7 @@ def render(
         leaders = [data.current_leader.leader_id for _, data in data_of if data.error_code in MOVED]
         if leaders:
             response.node_endpoints = endpoints_of(
-                parts.metadata.image, leaders, params.context.listener, FetchResponse.NodeEndpoint
+                dependencies.metadata.image, leaders, params.context.listener, FetchResponse.NodeEndpoint
             )
     return response
 

@@ -113,7 +113,7 @@ class FetchTarget:
         fetched."""
         if partition is not self.partition:
             if self.session is not None:
-                self.session.listen(self, self.partition, partition)
+                self.session.move_subscription(self, self.partition, partition)
             self.partition = partition
 
     def on_change(self, key: Hashable, amount: int) -> None:
@@ -190,9 +190,9 @@ class FetchSession:
         """The targets to look at next, in the order of their turns."""
         for target in self.targets.values():
             target.session = self
-            self.listen(target, None, target.partition)
+            self.move_subscription(target, None, target.partition)
 
-    def listen(self, target: FetchTarget, before: Partition | None, partition: Partition | None) -> None:
+    def move_subscription(self, target: FetchTarget, before: Partition | None, partition: Partition | None) -> None:
         """Subscribe ``target`` to changes in ``partition`` and unsubscribe it from changes in ``before``."""
         if before is not None:
             self._purgatory.unsubscribe(before, target)
@@ -240,7 +240,7 @@ class FetchSession:
         if not self.is_follower:
             _check_number(len(self.targets))
 
-    def to_look_at(self) -> list[FetchTarget]:
+    def next_targets(self) -> list[FetchTarget]:
         """Return the partitions that may have something new for the client."""
         if self.last_used - self._looked_at_all_s >= LOOK_AT_ALL_S:
             self._looked_at_all_s = self.last_used
@@ -325,7 +325,7 @@ class FetchSessions:
         try:
             session.update(request)
             has_grown = len(session.targets) > before
-            if has_grown and not self._holds(0, session.last_used, is_follower=session.is_follower):
+            if has_grown and not self._make_room(0, session.last_used, is_follower=session.is_follower):
                 raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         except KafkaError:
             self._end(session.id)
@@ -352,7 +352,7 @@ class FetchSessions:
         now = self._monotonic()
         if any(len(target.topic) > NAME_LENGTH_MAX for target in targets):
             return NO_SESSION
-        if not self._holds(len(targets), now, is_follower=is_follower):
+        if not self._make_room(len(targets), now, is_follower=is_follower):
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict(now, len(targets), is_follower):
             return NO_SESSION
@@ -371,7 +371,7 @@ class FetchSessions:
         )
         return session_id
 
-    def _holds(self, more: int, now: float, *, is_follower: bool) -> bool:
+    def _make_room(self, more: int, now: float, *, is_follower: bool) -> bool:
         """Return True if the sessions of followers, or of consumers, have room for ``more`` partitions.
 
         To make room, idle sessions are ended, oldest first. Sessions in use stay, even smaller ones: otherwise a client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from parley.broker.api.fetch.parts import FetchQuotas
+from parley.broker.api.fetch.dependencies import FetchQuotas
 from parley.broker.api.leader_errors import MOVED, current_leader, endpoints_of
 from parley.broker.api.share_fetch.sessions import TopicPartition
 from parley.broker.logging.unexpected_errors import FailureLog

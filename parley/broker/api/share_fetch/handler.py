@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from parley.broker.api.fetch.parts import UNLIMITED, FetchQuotas
+from parley.broker.api.fetch.dependencies import UNLIMITED, FetchQuotas
 from parley.broker.api.share_fetch.acknowledging import RELEASED_IN_A_TURN, Acknowledging, releasing
 from parley.broker.api.share_fetch.dependencies import ShareDependencies
 from parley.broker.api.share_fetch.pending_share_fetch import PendingShareFetch

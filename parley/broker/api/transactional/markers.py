@@ -200,7 +200,7 @@ class _WaitingMarkers(Delayed[None]):
             return True
         left = []
         for each in waiting:
-            code = key.is_acknowledged(each.offset)
+            code = key.append_outcome(each.offset)
             if code is None:
                 left.append(each)
             else:

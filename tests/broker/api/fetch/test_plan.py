@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from parley.broker.api.fetch.params import FetchParams, params_of
+from parley.broker.api.fetch.pending_fetch import _STEPS, FetchEvent, FetchState
 from parley.broker.api.fetch.plan import Omit, Read, allowance, plan_omission
 from parley.broker.api.fetch.sessions import FetchTarget
-from parley.broker.api.fetch.waiting import _STEPS, FetchEvent, FetchState
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.uuids import UUID

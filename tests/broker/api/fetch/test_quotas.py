@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from parley.broker.api.fetch import waiting
+from parley.broker.api.fetch import pending_fetch
 from parley.broker.api.fetch.handler import FetchApi
-from parley.broker.api.fetch.render import render
+from parley.broker.api.fetch.render import build_response
 from parley.broker.network.request_context import RequestContext
 from parley.broker.quotas.enforcement import QuotaEnforcement
 from parley.broker.quotas.entities import QuotaEntity
@@ -131,9 +131,9 @@ async def test_the_work_of_a_fetch_that_has_waited_takes_request_time(
 ) -> None:
     def render_slowly(*parts: Any) -> FetchResponse:
         bench.clock.now_s += 0.25
-        return render(*parts)
+        return build_response(*parts)
 
-    monkeypatch.setattr(waiting, "render", render_slowly)
+    monkeypatch.setattr(pending_fetch, "build_response", render_slowly)
     for write in (True, False):
         asking = context(12)
         waits = bench.asked_by(asking, ask("t", 40 if write else 41), max_wait_ms=60_000)

@@ -1,4 +1,4 @@
-"""The parts of a broker that every fetch uses."""
+"""What every fetch needs of the broker."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ UNLIMITED: Final = _Unlimited()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchParts:
-    """The parts of the broker that the handler passes to each fetch."""
+class FetchDependencies:
+    """What the handler passes to each fetch."""
 
     partitions: HostedPartitions
     metadata: Metadata

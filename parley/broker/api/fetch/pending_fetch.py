@@ -19,8 +19,8 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable
 from enum import IntEnum
 from typing import Any
 
+from parley.broker.api.fetch.dependencies import FetchDependencies
 from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, FetchParams
-from parley.broker.api.fetch.parts import FetchParts
 from parley.broker.api.fetch.plan import (
     Diverging,
     NoRecords,
@@ -34,7 +34,7 @@ from parley.broker.api.fetch.plan import (
     plan_omission,
 )
 from parley.broker.api.fetch.read import FetchReads, Found
-from parley.broker.api.fetch.render import error_data, partition_data, render, render_throttled
+from parley.broker.api.fetch.render import build_response, error_data, partition_data, render_throttled
 from parley.broker.api.fetch.sessions import FetchSession, FetchTarget, PartitionData
 from parley.broker.network.peers import is_broker
 from parley.broker.replication.follower_progress import FetchClock
@@ -92,25 +92,27 @@ _WAIT, _ENOUGH, _RESPOND = FetchEvent.WAIT, FetchEvent.ENOUGH, FetchEvent.RESPON
 _READ_COMMITTED, _AT_END = Isolation.READ_COMMITTED, NoRecords.AT_END
 
 
-class WaitingFetch(Delayed[Any]):
+class PendingFetch(Delayed[Any]):
     """One fetch, as a future of its response. It enters the purgatory only if it must wait."""
 
-    def __init__(self, parts: FetchParts, params: FetchParams, session: FetchSession | None) -> None:
+    def __init__(self, dependencies: FetchDependencies, params: FetchParams, session: FetchSession | None) -> None:
         super().__init__()
-        self._parts = parts
+        self._dependencies = dependencies
         self._params = params
         self._session = session
-        self._consumers_read_here = parts.selector is not None
+        self._consumers_read_here = dependencies.selector is not None
         self._checks_topics = (
-            parts.authorization.is_enforced and not params.is_follower and not _is_from_broker(params, parts)
+            dependencies.authorization.is_enforced
+            and not params.is_follower
+            and not _is_from_broker(params, dependencies)
         )
         self._fetch_state = _LOOKING
         self._clock = FetchClock() if session is None else session.clock
         self._clock.fetched(params.context.received_at)
-        self._reads = FetchReads(params, parts)
+        self._reads = FetchReads(params, dependencies)
         self._found: Found = {}
         self._missing_bytes = 0
-        self._is_urgent = params.request.max_wait_ms <= 0
+        self._must_respond = params.request.max_wait_ms <= 0
         self._changed: dict[FetchTarget, None] = {}
         self._watched: dict[Partition, FetchTarget] = {}  # only outside a session
 
@@ -128,7 +130,7 @@ class WaitingFetch(Delayed[Any]):
         for target in targets:
             self._look_at(target)
         if not (self._found if self._session is None else self._session.targets):
-            self._is_urgent = True  # no change could wake the fetch
+            self._must_respond = True  # no change could wake the fetch
 
     def look_at_what_was_missed(self) -> None:
         """Look again at partitions without records that have changed since the fetch looked at them.
@@ -147,27 +149,27 @@ class WaitingFetch(Delayed[Any]):
     @property
     def is_ready(self) -> bool:
         """True if there are enough bytes, there is an error, or the client does not want to wait."""
-        return self._is_urgent or self._reads.bytes >= self._params.request.min_bytes
+        return self._must_respond or self._reads.bytes >= self._params.request.min_bytes
 
     def _look_at(self, target: FetchTarget) -> None:
         try:
             session = self._session
-            if session is None or not target.is_verified or not self._omits(target, session):
+            if session is None or not target.is_verified or not self._omit_if_unchanged(target, session):
                 self._found[target] = self._carry_out_plan(target)
         except KafkaError as error:
             self._fail(target, error)
         except Exception as error:
             facts = {"topic": target.topic, "partition": target.index}
-            self._parts.failures.report("Fetch failed", error, self._params.context.received_at, **facts)
+            self._dependencies.failures.report("Fetch failed", error, self._params.context.received_at, **facts)
             self._fail(target, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _fail(self, target: FetchTarget, error: KafkaError) -> None:
-        self._is_urgent = True
-        self._found[target] = error_data(target, error, self._params, self._parts)
+        self._must_respond = True
+        self._found[target] = error_data(target, error, self._params, self._dependencies)
 
-    def _omits(self, target: FetchTarget, session: FetchSession) -> bool:
+    def _omit_if_unchanged(self, target: FetchTarget, session: FetchSession) -> bool:
         """Omit a partition of the session if it has nothing new for the client. Returns True if it is omitted."""
-        is_progress_known = not self._params.is_follower or self._is_progress_known(target)
+        is_progress_known = not self._params.is_follower or self._restore_progress(target)
         omit = plan_omission(
             target,
             self._params,
@@ -181,7 +183,7 @@ class WaitingFetch(Delayed[Any]):
             self._changed[target] = None
         return omit is not None
 
-    def _is_progress_known(self, target: FetchTarget) -> bool:
+    def _restore_progress(self, target: FetchTarget) -> bool:
         """Record the follower's progress again if it was forgotten, or if a fetch outside its session changed it.
 
         In a session, a follower sends a partition only if its fetch changes, so it would never correct the progress.
@@ -202,57 +204,57 @@ class WaitingFetch(Delayed[Any]):
         params, reads = self._params, self._reads
         if self._checks_topics:
             self._check_may_read(target)
-        partition = self._find(target)
+        partition = self._find_and_bind(target)
         check_access(partition, target, params)
         log = partition.log
         if not params.is_follower:
             partition.counters.fetch_requests += 1
-        plan = plan_fetch(target, partition, params, self._parts, reads.bytes, reads.max_bytes)
+        plan = plan_fetch(target, partition, params, self._dependencies, reads.bytes, reads.max_bytes)
         if type(plan) is Diverging:
             data = partition_data(target.index, log)
             data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=plan.epoch, end_offset=plan.end_offset)
-            self._is_urgent = True
+            self._must_respond = True
             return data
         target.is_verified, must_store_epoch = True, False
         if params.is_follower:
             if self._fetch_state is _LOOKING:  # the two logs agree up to the fetch offset
                 self._count_progress(target, partition)
             if plan is _AT_END and not self._shows_required_epoch(target, partition):
-                must_store_epoch = self._is_urgent = True
+                must_store_epoch = self._must_respond = True
                 target.is_verified = False  # nothing may omit the partition until the follower has stored the epoch
             if self._consumers_read_here:
-                self._is_urgent |= target.known_high_watermark != log.high_watermark
+                self._must_respond |= target.known_high_watermark != log.high_watermark
         data = partition_data(target.index, log)
         if must_store_epoch:
             data.must_store_epoch = True
         if type(plan) is Redirect:
             data.preferred_read_replica = plan.replica_id
-            self._is_urgent = True
+            self._must_respond = True
         elif type(plan) is Read and not reads.locate(target, partition, plan):
-            self._is_urgent = True
+            self._must_respond = True
         return data
 
     def _check_may_read(self, target: FetchTarget) -> None:
         """Raise KafkaError (TOPIC_AUTHORIZATION_FAILED) if the consumer may not read the topic."""
-        params, parts = self._params, self._parts
+        params, dependencies = self._params, self._dependencies
         name: str | None = target.topic
         if params.context.api_version >= TOPIC_IDS_VERSION:
-            name = parts.metadata.image.topic_names.get(target.topic_id)
-        if name and not parts.authorization.may(params.context, Operation.READ, ResourceType.TOPIC, name):
+            name = dependencies.metadata.image.topic_names.get(target.topic_id)
+        if name and not dependencies.authorization.may(params.context, Operation.READ, ResourceType.TOPIC, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    def _find(self, target: FetchTarget) -> Partition:
+    def _find_and_bind(self, target: FetchTarget) -> Partition:
         """Return the partition that the target names, by topic name or topic id, and store it in the target.
 
         Raises KafkaError: UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and the errors of ``HostedPartitions.find``.
         """
         uses_ids = self._params.context.api_version >= TOPIC_IDS_VERSION
         if uses_ids:
-            name = self._parts.metadata.image.topic_names.get(target.topic_id)
+            name = self._dependencies.metadata.image.topic_names.get(target.topic_id)
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             target.topic = name
-        partition = self._parts.partitions.find(target.topic, target.index)
+        partition = self._dependencies.partitions.find(target.topic, target.index)
         if uses_ids and partition.topic_id != target.topic_id:
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
         target.bind(partition)
@@ -289,10 +291,10 @@ class WaitingFetch(Delayed[Any]):
         self._missing_bytes = self._params.request.min_bytes - self._reads.bytes
         if self._session is not None:
             self._session.waiting = self  # the session's targets subscribe to their partitions, and pass changes on
-            self._parts.purgatory.watch(self, (self._session,), timeout_s)
+            self._dependencies.purgatory.watch(self, (self._session,), timeout_s)
         else:
             self._watched = {target.partition: target for target in self._found if target.partition is not None}
-            self._parts.purgatory.watch(self, self._watched, timeout_s)
+            self._dependencies.purgatory.watch(self, self._watched, timeout_s)
 
     def on_change(self, key: Hashable, amount: int) -> bool:
         assert isinstance(key, Partition)
@@ -332,7 +334,7 @@ class WaitingFetch(Delayed[Any]):
 
     def _run(self, step: Callable[[], None]) -> None:
         """Run a step outside a handler's call. Its time counts toward the client's quota, too."""
-        quotas = self._parts.quotas
+        quotas = self._dependencies.quotas
         if quotas.is_active:
             quotas.time_step(self._params.context, step)
         else:
@@ -378,7 +380,7 @@ class WaitingFetch(Delayed[Any]):
             self.fail(error)
             return
         if asyncio.iscoroutine(response):
-            self.complete(self._parts.tasks.start(response, name="fetch from disk"))
+            self.complete(self._dependencies.tasks.start(response, name="fetch from disk"))
         else:
             self.complete(response)
 
@@ -387,8 +389,8 @@ class WaitingFetch(Delayed[Any]):
         self._step(_RESPOND)
         self._look_at_changed()
         counted = self._reads.bytes
-        if self._parts.quotas.is_active:
-            throttle_ms = self._parts.quotas.throttle_fetch_ms(
+        if self._dependencies.quotas.is_active:
+            throttle_ms = self._dependencies.quotas.throttle_fetch_ms(
                 self._params.context, counted, has_more=self._reads.need_disk
             )
             if throttle_ms:
@@ -396,16 +398,16 @@ class WaitingFetch(Delayed[Any]):
         filling = self._reads.fill(self._found)
         if filling is not None:
             return self._respond_after(filling, counted)
-        return render(self._found, self._session, self._params, self._parts)
+        return build_response(self._found, self._session, self._params, self._dependencies)
 
     async def _respond_after(self, filling: Coroutine[Any, Any, None], counted: int) -> FetchResponse:
         """Wait for the disk, then respond. The quota already includes ``counted`` bytes. The rest is counted now."""
         await filling
-        if self._parts.quotas.is_active and self._reads.bytes > counted:
-            self._parts.quotas.record_fetch(self._params.context, self._reads.bytes - counted)
-        return render(self._found, self._session, self._params, self._parts)
+        if self._dependencies.quotas.is_active and self._reads.bytes > counted:
+            self._dependencies.quotas.record_fetch(self._params.context, self._reads.bytes - counted)
+        return build_response(self._found, self._session, self._params, self._dependencies)
 
 
-def _is_from_broker(params: FetchParams, parts: FetchParts) -> bool:
+def _is_from_broker(params: FetchParams, dependencies: FetchDependencies) -> bool:
     """Return True if a broker fetches as a consumer, to heal its own log."""
-    return is_broker(params.context.client_id) and parts.authorization.is_broker(params.context.session)
+    return is_broker(params.context.client_id) and dependencies.authorization.is_broker(params.context.session)
