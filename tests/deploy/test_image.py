@@ -16,6 +16,7 @@ from tests.support.installed import ROOT, built
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.system,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not may_build(), reason="needs root, to mount"),
 ]
 

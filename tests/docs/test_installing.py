@@ -15,7 +15,7 @@ import pytest
 from tests.support.installed import QUIET, ROOT, TOP_LEVEL, Installed, build, built, done
 from tests.support.java_archives import small_spark
 
-pytestmark = [pytest.mark.slow, pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
 
 OWN_MODULES = ("tools/__init__.py", "protocol/__init__.py", "tests/__init__.py", "pipeline/__init__.py",
                "broker.py", "storage.py", "consensus.py")  # fmt: skip

@@ -16,6 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TOP_LEVEL = {"parley", "pyspark_parley"}
 """The top-level names that Parley adds to a user's environment."""
+BUILD_SECONDS = 800
+"""Far more than a build takes, to distinguish a hung program from a machine that does other things besides. The tests
+that call it have a higher limit."""
 QUIET = ("-q", "--no-deps", "--disable-pip-version-check")
 _COMPILED = re.compile(r"^compiled = \[.*?\]", re.MULTILINE | re.DOTALL)
 _FEW = ("parley/protocol/records/crc.py", "parley/storage/compaction/_offset_map.py")
@@ -46,7 +49,7 @@ class Installed:
 def done(*words: str, cwd: Path = ROOT, **environment: str) -> str:
     """Run a program that must succeed, without this test's own environment variables. Returns its output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "PARLEY"))}
-    run = subprocess.run(words, cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=280)
+    run = subprocess.run(words, cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=BUILD_SECONDS)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
