@@ -28,6 +28,8 @@ HERE = Path(__file__).parent
 SYSTEM_TESTS = HERE / "system"
 SPARK_TESTS = (HERE / "pipeline", HERE / "docs")
 """Where ``make test`` looks for tests with Spark."""
+FIRST = frozenset({"test_image.py", "test_installing.py"})
+"""Files whose tests take longest, one after the other. At the end, all other test processes would wait for them."""
 SOAK_SECONDS = 900
 """What a test may take in ``make soak``: the limit ends tests that hang, and says nothing of the machine's speed."""
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
@@ -105,7 +107,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run long tests only with ``-m soak``, and refuse tests with Spark that ``make test`` would not find."""
+    """Run long tests only with ``-m soak``, the longest others first, and refuse tests with Spark that ``make test``
+    would not find."""
     for item in items:
         if item.get_closest_marker("spark") and not any(item.path.is_relative_to(folder) for folder in SPARK_TESTS):
             raise pytest.UsageError(f"{item.nodeid} needs Spark: move it to tests/pipeline or tests/docs")
@@ -118,6 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 class TookTooLong(SystemExit):
