@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STORE ?= local
-# Test processes. Most tests wait for servers more than half of their time: five, and one with Spark, keep two cores busy.
-WORKERS ?= 5
+# Test processes. Each waits for servers, or for time to pass, two thirds of its time: six, and one with Spark, keep two
+# cores busy.
+WORKERS ?= 6
 SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])" 2>/dev/null)
 COMPILING := $(shell $(PYTHON) -c "import tomllib; print(*map(repr, tomllib.load(open('pyproject.toml','rb'))['build-system']['requires']))" 2>/dev/null)
 
