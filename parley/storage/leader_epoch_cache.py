@@ -106,7 +106,9 @@ class LeaderEpochCache:
             kept = kept[:-1]
         dropped = self._stored[len(kept) :]
         if len(dropped) > 1 or (dropped and dropped[0].start_offset != start_offset):
-            _log.warning("%s: epoch %d from offset %d contradicts %s", self.path, epoch, start_offset, dropped)
+            _log.warning(
+                "%s: removing %s, which contradict epoch %d from offset %d", self.path, dropped, epoch, start_offset
+            )
         if not kept or kept[-1].epoch < epoch:  # otherwise the epoch started earlier
             kept = (*kept, EpochStart(epoch, start_offset))
         self._begun = None

@@ -217,7 +217,7 @@ def test_a_contradicted_entry_is_removed(tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.text == ""
     epochs.assign(5, 5)
     assert pairs(epochs) == [(1, 0), (5, 5)]
-    assert "contradicts" in caplog.text
+    assert "contradict epoch" in caplog.text
     epochs.assign(5, 2)
     assert pairs(epochs) == [(1, 0), (5, 2)]
 

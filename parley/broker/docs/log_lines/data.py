@@ -347,7 +347,7 @@ _RECOVERY: Final = Section(
             "Check the disk if it happens again.",
         ),
         Line(
-            "...: epoch ... from offset ... contradicts ...",
+            "...: removing ..., which contradict epoch ... from offset ...",
             "The file of leader epochs does not match the records; the records take precedence.",
             NOTHING,
         ),
