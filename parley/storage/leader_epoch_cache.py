@@ -120,12 +120,12 @@ class LeaderEpochCache:
         Does nothing if this is already known, or contradicts the known epochs.
         """
         at = bisect_right(self._stored, start_offset, key=_start)
-        before, behind = self._stored[:at], self._stored[at:]
-        if epoch < 0 or (before and before[-1].epoch >= epoch) or (behind and behind[0].epoch < epoch):
+        before, later = self._stored[:at], self._stored[at:]
+        if epoch < 0 or (before and before[-1].epoch >= epoch) or (later and later[0].epoch < epoch):
             return
-        if behind and behind[0].epoch == epoch:
-            behind = behind[1:]
-        self._set((*before, EpochStart(epoch, start_offset), *behind))
+        if later and later[0].epoch == epoch:
+            later = later[1:]
+        self._set((*before, EpochStart(epoch, start_offset), *later))
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
         """Return the largest known epoch not above ``epoch``, and its end offset: the start of the next epoch, or

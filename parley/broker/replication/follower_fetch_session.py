@@ -149,7 +149,7 @@ def _by_topic(
     for key in keys:
         topic_id, index = key
         at = positions[key]
-        asked = FetchRequest.FetchPartition(
+        requested = FetchRequest.FetchPartition(
             partition=index,
             current_leader_epoch=at.leader_epoch,
             fetch_offset=at.offset,
@@ -159,8 +159,8 @@ def _by_topic(
             high_watermark=at.high_watermark,
             stored_epoch=at.stored_epoch,
         )
-        topics.setdefault(topic_id, []).append(asked)
-    return [FetchRequest.FetchTopic(topic_id=topic_id, partitions=asked) for topic_id, asked in topics.items()]
+        topics.setdefault(topic_id, []).append(requested)
+    return [FetchRequest.FetchTopic(topic_id=topic_id, partitions=requested) for topic_id, requested in topics.items()]
 
 
 def _forgotten_by_topic(keys: Iterable[Key]) -> list[FetchRequest.ForgottenTopic]:

@@ -86,24 +86,26 @@ class FetchTarget:
         "topic_id",
     )
 
-    def __init__(self, topic: str, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
+    def __init__(self, topic: str, topic_id: UUID, requested: FetchRequest.FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.index = asked.partition
+        self.index = requested.partition
         self.partition: Partition | None = None  # as last looked up
         self.session: FetchSession | None = None
-        self.known_high_watermark = -1 if asked.high_watermark == _UNKNOWN_HIGH_WATERMARK else asked.high_watermark
+        self.known_high_watermark = (
+            -1 if requested.high_watermark == _UNKNOWN_HIGH_WATERMARK else requested.high_watermark
+        )
         self.known_log_start = -1
-        self.update(asked)
+        self.update(requested)
 
-    def update(self, asked: FetchRequest.FetchPartition) -> None:
+    def update(self, requested: FetchRequest.FetchPartition) -> None:
         """Store what the client now requests from this partition."""
-        self.offset = asked.fetch_offset
-        self.max_bytes = asked.partition_max_bytes
-        self.leader_epoch = asked.current_leader_epoch
-        self.last_fetched_epoch = asked.last_fetched_epoch
-        self.stored_epoch = asked.stored_epoch
-        self.log_start_offset = asked.log_start_offset
+        self.offset = requested.fetch_offset
+        self.max_bytes = requested.partition_max_bytes
+        self.leader_epoch = requested.current_leader_epoch
+        self.last_fetched_epoch = requested.last_fetched_epoch
+        self.stored_epoch = requested.stored_epoch
+        self.log_start_offset = requested.log_start_offset
         self.is_verified = False
         """True once the client's log is known to agree with this broker's log up to ``offset``, under its
         ``leader_epoch``."""
@@ -220,16 +222,16 @@ class FetchSession:
         """
         _check_number(sum(len(topic.partitions) for topic in request.topics))
         for topic in request.topics:
-            for asked in topic.partitions:
-                key = _key(topic.topic, topic.topic_id, asked.partition, self.uses_ids)
+            for requested in topic.partitions:
+                key = _key(topic.topic, topic.topic_id, requested.partition, self.uses_ids)
                 target = self.targets.get(key)
                 if target is None:
                     if len(topic.topic) > NAME_LENGTH_MAX:
                         raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-                    target = self.targets[key] = FetchTarget(topic.topic, topic.topic_id, asked)
+                    target = self.targets[key] = FetchTarget(topic.topic, topic.topic_id, requested)
                     target.session = self
                 else:
-                    target.update(asked)
+                    target.update(requested)
                     self.changed.pop(target, None)
                 self.changed[target] = None
         for forgotten in request.forgotten_topics_data:
@@ -264,9 +266,9 @@ def targets_of(request: FetchRequest) -> list[FetchTarget]:
     """Return the partitions of a full request. Raises KafkaError (INVALID_REQUEST) if there are too many."""
     _check_number(sum(len(topic.partitions) for topic in request.topics))
     targets = {
-        (topic.topic, topic.topic_id, asked.partition): FetchTarget(topic.topic, topic.topic_id, asked)
+        (topic.topic, topic.topic_id, requested.partition): FetchTarget(topic.topic, topic.topic_id, requested)
         for topic in request.topics
-        for asked in topic.partitions
+        for requested in topic.partitions
     }
     return list(targets.values())
 
