@@ -70,8 +70,8 @@ class Config(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetcherParts:
-    """The parts that all fetchers of a broker share."""
+class FetcherDependencies:
+    """What all fetchers of a broker share."""
 
     broker_id: int
     partitions: HostedPartitions
@@ -88,10 +88,10 @@ class FetcherParts:
 class Fetcher:
     """Follows ``leader`` for the partitions given to ``follow``, from ``start`` to ``stop``."""
 
-    def __init__(self, leader: int, number: int, parts: FetcherParts) -> None:
+    def __init__(self, leader: int, number: int, dependencies: FetcherDependencies) -> None:
         self.leader = leader
         self.number = number
-        self._parts = parts
+        self._dependencies = dependencies
         self._session = FollowerFetchSession()
         self._followed: dict[Key, FollowedPartition] = {}
         self._failing: set[FollowedPartition] = set()  # partitions whose last fetch failed
@@ -125,7 +125,7 @@ class Fetcher:
 
     def start(self) -> None:
         """Start fetching."""
-        self._task = self._parts.tasks.start(self._run(), name=f"fetcher {self.number} of broker {self.leader}")
+        self._task = self._dependencies.tasks.start(self._run(), name=f"fetcher {self.number} of broker {self.leader}")
 
     def stop(self) -> None:
         """Stop fetching. A pending response is discarded."""
@@ -163,7 +163,7 @@ class Fetcher:
             self._throttle()
             if not self._session:
                 await self._wakeup.wait()
-            elif self._parts.epoch() < 0:  # until this broker is registered, another broker may use its id
+            elif self._dependencies.epoch() < 0:  # until this broker is registered, another broker may use its id
                 await self._pause(RETRY_FIRST_S)
             else:
                 try:
@@ -190,10 +190,12 @@ class Fetcher:
         self._start_over_where_needed()
 
     async def _fetch(self) -> FetchResponse:
-        config = self._parts.config()
-        client = self._parts.peers.client(self.leader, f"fetcher-{self.number}")
+        config = self._dependencies.config()
+        client = self._dependencies.peers.client(self.leader, f"fetcher-{self.number}")
         request = self._session.request(
-            replica=FetchRequest.ReplicaState(replica_id=self._parts.broker_id, replica_epoch=self._parts.epoch()),
+            replica=FetchRequest.ReplicaState(
+                replica_id=self._dependencies.broker_id, replica_epoch=self._dependencies.epoch()
+            ),
             max_wait_ms=config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
@@ -242,9 +244,9 @@ class Fetcher:
         It is short at first, because a leader may be about to learn that it leads. It grows to
         ``replica.fetch.backoff.ms``, with jitter.
         """
-        most_s = self._parts.config().replica_fetch_backoff_ms / 1000
+        most_s = self._dependencies.config().replica_fetch_backoff_ms / 1000
         grown_s = RETRY_FIRST_S * (1 << min(failures, 16))
-        return min(most_s, grown_s) * self._parts.rng.uniform(0.8, 1.2)
+        return min(most_s, grown_s) * self._dependencies.rng.uniform(0.8, 1.2)
 
     # --- Responses ---
 
@@ -277,7 +279,9 @@ class Fetcher:
                     self._truncate_soon(followed, step)
                 case AskForRange():
                     self._leave_out(followed, FollowEvent.ASK_RANGE)
-                    self._parts.tasks.start(self._ask_for_range(followed), name=f"range of {followed.partition!r}")
+                    self._dependencies.tasks.start(
+                        self._ask_for_range(followed), name=f"range of {followed.partition!r}"
+                    )
                 case Backoff() as why:
                     code = ErrorCode(data.error_code).name
                     self._back_off(followed, code, is_expected=why is Backoff.METADATA)
@@ -301,8 +305,10 @@ class Fetcher:
             log_start_offset=data.log_start_offset,
         )
         self.fetched_bytes += size
-        if size and self._parts.throttle.is_set:
-            self._parts.throttle.record_if_covered(self._parts.partitions.image, partition.topic, partition.index, size)
+        if size and self._dependencies.throttle.is_set:
+            self._dependencies.throttle.record_if_covered(
+                self._dependencies.partitions.image, partition.topic, partition.index, size
+            )
         log = partition.log
         followed.lag = max(0, data.high_watermark - log.log_end_offset)
         if followed.failure:
@@ -322,7 +328,7 @@ class Fetcher:
     async def _flush(self, followed: FollowedPartition) -> None:
         """Flush the records that the next fetch will report as replicated to the leader."""
         try:
-            await self._parts.partitions.flush(followed.partition)
+            await self._dependencies.partitions.flush(followed.partition)
         except KafkaError as error:
             self._back_off(followed, str(error))
         except Exception as error:
@@ -332,7 +338,7 @@ class Fetcher:
 
     def _throttle(self) -> None:
         """Omit throttled partitions that are catching up from the requests until the throttle allows more (KIP-73)."""
-        throttle, image = self._parts.throttle, self._parts.partitions.image
+        throttle, image = self._dependencies.throttle, self._dependencies.partitions.image
         if not throttle.is_set or not (wait_s := throttle.wait_s):
             return
         for followed in self._followed.values():
@@ -384,11 +390,11 @@ class Fetcher:
         A leader stops delaying a follower's fetch as soon as the follower's next request has arrived.
         """
         self._is_hurried = True
-        self._parts.tasks.start(self._send_hurry(), name=f"hurry to broker {self.leader}")
+        self._dependencies.tasks.start(self._send_hurry(), name=f"hurry to broker {self.leader}")
 
     async def _send_hurry(self) -> None:
         try:
-            client = self._parts.peers.client(self.leader, f"fetcher-{self.number}")
+            client = self._dependencies.peers.client(self.leader, f"fetcher-{self.number}")
             await client.send(ApiVersionsRequest(client_software_name="parley", client_software_version="0"), version=3)
         except KafkaError:
             pass  # the fetch in progress fails, too
@@ -409,7 +415,7 @@ class Fetcher:
 
     def _truncate_soon(self, followed: FollowedPartition, step: Removal) -> None:
         self._leave_out(followed, FollowEvent.TRUNCATE)
-        self._parts.tasks.start(self._truncate(followed, step), name=f"truncation of {followed.partition!r}")
+        self._dependencies.tasks.start(self._truncate(followed, step), name=f"truncation of {followed.partition!r}")
 
     async def _truncate(self, followed: FollowedPartition, step: Removal) -> None:
         partition = followed.partition
@@ -419,7 +425,7 @@ class Fetcher:
             followed.step(FollowEvent.SUPERSEDE)
             return
         try:
-            await self._parts.truncations.truncate(
+            await self._dependencies.truncations.truncate(
                 partition, step, lambda: followed.state is FollowState.TRUNCATING and followed.is_current
             )
         except TruncationRefused as error:
@@ -456,9 +462,9 @@ class Fetcher:
             timestamp=timestamp,
         )
         topic = ListOffsetsRequest.ListOffsetsTopic(name=followed.partition.topic, partitions=[requested])
-        request = ListOffsetsRequest(replica_id=self._parts.broker_id, topics=[topic])
-        timeout_s = self._parts.config().replica_socket_timeout_ms / 1000
-        response = await self._parts.peers.client(self.leader).send(request, timeout=timeout_s)
+        request = ListOffsetsRequest(replica_id=self._dependencies.broker_id, topics=[topic])
+        timeout_s = self._dependencies.config().replica_socket_timeout_ms / 1000
+        response = await self._dependencies.peers.client(self.leader).send(request, timeout=timeout_s)
         found = response.topics[0].partitions[0]
         if found.error_code:
             raise KafkaError(ErrorCode(found.error_code), "the leader failed to list its offsets")

@@ -26,7 +26,7 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metrics.registry import Labeled
 from parley.broker.network.peers import Peers
-from parley.broker.replication.fetcher import Fetcher, FetcherParts
+from parley.broker.replication.fetcher import Fetcher, FetcherDependencies
 from parley.broker.replication.follower_fetch_session import Key
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
@@ -65,7 +65,7 @@ class ReplicaFetchers:
         self._partitions = partitions
         self._per_leader = fetchers_per_leader(config())
         self.truncations = Truncations(partitions, config, leave_isr)
-        self._parts = FetcherParts(
+        self._dependencies = FetcherDependencies(
             broker_id=broker_id,
             partitions=partitions,
             peers=peers,
@@ -94,7 +94,7 @@ class ReplicaFetchers:
                         self._leave(key)
                 case BrokerRegistered(broker):
                     for (leader, _), fetcher in self._fetchers.items():
-                        if broker.broker_id in (leader, self._parts.broker_id):
+                        if broker.broker_id in (leader, self._dependencies.broker_id):
                             fetcher.wake()
                 case PartitionsAdded() | _:
                     pass  # assigned once their logs are open
@@ -123,7 +123,7 @@ class ReplicaFetchers:
         number = (zlib.crc32(partition.topic.encode()) + partition.index) % self._per_leader
         fetcher = self._fetchers.get((leader, number))
         if fetcher is None:
-            fetcher = self._fetchers[leader, number] = Fetcher(leader, number, self._parts)
+            fetcher = self._fetchers[leader, number] = Fetcher(leader, number, self._dependencies)
             fetcher.start()
         self._assigned[key] = (fetcher, partition.leader_epoch)
         fetcher.follow(partition)
