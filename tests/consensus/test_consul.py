@@ -135,7 +135,7 @@ def test_the_error_for_a_refused_transaction() -> None:
     ):
         assert type(_refused(checks, [Delete("d")], *failures).error) is meaning
     assert "no longer exists" in str(_refused(checks, [], gone).error)
-    assert "another revision" in str(_refused(checks, [], moved).error)
+    assert "not at the expected revision" in str(_refused(checks, [], moved).error)
     assert type(_refused([Check("b", Presence.PRESENT)], [], (1, 'key "p/b" doesn\'t exist')).error) is NotFound
 
 
