@@ -8,8 +8,8 @@ _SESSION = "kafka.server:type=SessionExpireListener,name={}"
 
 
 class StoreMetrics(Instruments, title="Coordination store", labels=("store",)):
-    """The store that the cluster uses, as this broker sees it. The label is the scheme of its URL, for
-    example `local` or `etcd`."""
+    """The store that the cluster uses, as this broker sees it. The label is the scheme of its URL,
+    for example `local`."""
 
     responds: int = gauge("parley_store_responds", "1 if the store responds, 0 during an outage.")
     in_charge_seconds: float = gauge(
