@@ -110,7 +110,11 @@ def append_as_follower(log: AppendableLog, batches: Buffer, now_ms: int) -> Appe
     with log._lock:
         first, count, size, largest = log.log_end_offset, 0, 0, NO_TIMESTAMP
         view = memoryview(batches)
-        for run in runs(fetched_batches(batches, first), log.config.segment_bytes):
+        found = fetched_batches(batches, first)
+        if found and found[0][1].base_offset > first:
+            # Compaction has removed records of the leader, perhaps of other epochs than one that is stored at the end.
+            log.leader_epochs.truncate_from_end(first - 1)
+        for run in runs(found, log.config.segment_bytes):
             begin, end = run[0][0], run[-1][0] + run[-1][1].size_bytes
             for _, header in run:
                 log.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)

@@ -10,7 +10,7 @@ import pytest
 from parley.storage.future_log import copy_some
 from parley.storage.leader_epoch_cache import CHECKPOINT, EpochStart, LeaderEpochCache
 from parley.storage.log import Log
-from tests.storage.logs import append, apply_retention, check, fill, open_log, reopened
+from tests.storage.logs import append, apply_retention, batch_of, check, fill, open_log, reopened
 
 
 def pairs(log: Log) -> list[tuple[int, int]]:
@@ -104,6 +104,19 @@ def test_it_stays_while_the_log_contains_the_records_before_it(
     assert log.epochs_at_end == expected
     log = reopened(log, clean=False, same_boot=True)
     assert log.epochs_at_end == expected
+
+
+@pytest.mark.parametrize("epoch", [7, 9])
+def test_records_that_follow_a_gap_replace_it(log: Log, epoch: int) -> None:
+    """Compaction of the leader removed records at 2 and 3. If they were of epoch 8, a replica with records of epoch 7
+    there must truncate its log."""
+    log.roll()
+    log.flush()
+    log.append_as_follower(batch_of(base_offset=4, partition_leader_epoch=epoch))
+    assert pairs(log) == [(3, 0), (epoch, 4)]
+    log = reopened(log, clean=False, recovery_point=2, highest_leader_epoch=9)
+    assert pairs(log) == [(3, 0), (epoch, 4)]
+    assert log.end_offset_for_epoch(6) == (3, 4)
 
 
 def test_a_truncation_to_the_first_record_of_an_epoch_keeps_the_epoch(log: Log) -> None:
