@@ -14,8 +14,8 @@ from typing import Any
 from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import ElectionRules
-from parley.broker.controller.elections.leader_elections import ElectionType, needing_election
 from parley.broker.controller.elections.preferred_elections import elect_preferred_leaders, rebalance_to_preferred
+from parley.broker.controller.elections.requested_elections import ElectionType, needing_election
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for

@@ -26,10 +26,10 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
 from parley.broker.startup.background_tasks import start_background_tasks, watch_for_exhaustion
 from parley.broker.startup.binding import bind_listeners
+from parley.broker.startup.cluster_joining import adopt_topics, join_cluster
 from parley.broker.startup.composition import Parts, compose
 from parley.broker.startup.credentials import read_broker_listeners, read_credentials
 from parley.broker.startup.environment import Environment
-from parley.broker.startup.joining import adopt_topics, join_cluster
 from parley.broker.startup.logs import open_logs
 from parley.broker.startup.serving import Serving, accept, serve
 from parley.broker.startup.store import join_store

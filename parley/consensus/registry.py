@@ -145,7 +145,7 @@ def _address_keys() -> list[str]:
 def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition(":")
     if not separator:
-        raise BadConfig(f"{url!r} is not an address; it starts with one of {_known()}")
+        raise BadConfig(f"{url!r} is not the address of a store: an address starts with one of {_known()}")
     return scheme
 
 

@@ -158,7 +158,11 @@ class Client:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
-        """Return the version that ``send`` uses for a request of this type."""
+        """Return the version in which ``send`` would send a request of this type to ``node`` (None: to any broker).
+
+        Connects, if necessary. Raises KafkaError: UNSUPPORTED_VERSION if there is no common version, or an error of the
+        connection.
+        """
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
 
     async def hold(self) -> None:
@@ -314,7 +318,7 @@ class Client:
                     link.abort()
                     raise
         except TimeoutError:
-            text = f"{address} does not respond within {limit:g} s"
+            text = f"{address} did not respond within {limit:g} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
         except ssl.SSLError as error:
             raise tls_refused(address, error, security.trusted) from error

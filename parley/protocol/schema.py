@@ -6,8 +6,10 @@ A message is a class; its annotations are its fields, in wire order::
         transactional_id: str | None = field("3+", nullable="3+", default=None)
         acks: i16
 
-docs/contributing.md, "The notation of messages", has the rules. Importing hundreds of classes must be cheap, so
-annotations are resolved, and constructors and codecs are generated, at their first use.
+docs/contributing.md, "The notation of messages", has the rules. In its ``flexible`` versions, a message has compact
+strings and arrays, and tagged fields (KIP-482): ``encoding.py`` and ``decoding.py`` write and read them. Importing
+hundreds of classes must be cheap, so annotations are resolved, and constructors and codecs are generated, at their
+first use.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ A read_committed fetch needs the transactions in its range that were aborted. Ru
 
 1. Entries are in the order of their markers, so last offsets increase. A transaction is indexed in the segment that
    contains its marker, although its first records may be in an earlier segment.
-2. An entry contains the last stable offset at the abort. No transaction that is aborted later can start below it, so a
-   search ends at the first entry whose last stable offset reaches the end of the range.
+2. An entry contains the last stable offset at the abort, which ``producer_state.py`` determines. No transaction that is
+   aborted later can start below it, so a search ends at the first entry whose last stable offset reaches the end of
+   the range.
 3. The first abort creates the file; most segments have no such file.
 4. The segment's digest contains the checksum of the entries.
 """

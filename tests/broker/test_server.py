@@ -15,9 +15,9 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.membership.known_stores import STORE_FILE
 from parley.broker.server import BrokerServer
+from parley.broker.startup.cluster_joining import join_cluster
 from parley.broker.startup.composition import Parts, limit_connections
 from parley.broker.startup.environment import Environment
-from parley.broker.startup.joining import join_cluster
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest

@@ -296,7 +296,7 @@ async def test_a_request_waits_no_longer_for_a_connection_than_for_its_answer() 
 async def test_a_peer_that_never_speaks() -> None:
     with socket.create_server((HOST, 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(KafkaError, match=rf"127.0.0.1:{port} does not respond within 0.05 s"):
+        with pytest.raises(KafkaError, match=rf"127.0.0.1:{port} did not respond within 0.05 s"):
             await Client([(HOST, port)], connect_timeout=0.05).metadata()
 
 

@@ -43,7 +43,7 @@ def move(cluster: ClusterOfProcesses, url: str) -> None:
 def state(url: str) -> str:
     shown = parley("coordination", "status", url, "--json")
     if shown.returncode:
-        assert "the store does not belong to a Parley cluster" in shown.stderr, shown.stderr
+        assert "The store does not belong to a Parley cluster" in shown.stderr, shown.stderr
         return "empty"
     told: str = json.loads(shown.stdout)["state"]
     return told

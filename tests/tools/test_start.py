@@ -24,7 +24,7 @@ from parley.broker.config import ConfigError, Problem
 from parley.broker.membership.joining import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.security.tls.server import server_tls
-from parley.broker.startup.joining import COORDINATION
+from parley.broker.startup.cluster_joining import COORDINATION
 from parley.consensus.errors import BadConfig, DamagedStore, EmptyStore, Unavailable, UsedByOlderVersion
 from parley.storage.log_directory import LogDirectory
 from parley.storage.resource_exhaustion import MEMORY

@@ -1,7 +1,7 @@
 """ApiVersions: the APIs and versions that this broker supports (KIP-35), and the cluster's features (KIP-584).
 
-The broker advertises exactly the APIs that have a handler. The dispatcher itself responds to ApiVersions requests of an
-unsupported version.
+The broker advertises exactly the APIs that have a handler. The dispatcher
+(``parley.broker.network.dispatch``) refuses unsupported versions of all APIs, including this one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ class ApiVersionsApi:
         return {ApiVersionsRequest.API_KEY: self.api_versions}
 
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """List the APIs. Returns INVALID_REQUEST if the name or the version of the client's software is invalid."""
+        """Return the supported APIs with their versions, and the cluster's features.
+
+        The error code is INVALID_REQUEST if the client's software name or version is malformed (KIP-511), from version
+        3 of the API on.
+        """
         if context.api_version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
         ):

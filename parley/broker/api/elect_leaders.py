@@ -13,8 +13,8 @@ from parley.broker.api.requested_names import once
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import RulesOf
-from parley.broker.controller.elections.leader_elections import ElectionOutcome, ElectionType, needing_election
 from parley.broker.controller.elections.preferred_elections import elect_preferred_leaders
+from parley.broker.controller.elections.requested_elections import ElectionOutcome, ElectionType, needing_election
 from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.network.request_context import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -47,7 +47,8 @@ class FetchMetadataApi:
         known = self.metadata.image.brokers.get(request.broker_id)
         if known is not None and known.epoch > request.broker_epoch >= 0:
             return _failed(
-                ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered with epoch {known.epoch}."
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"Broker {request.broker_id} is registered with epoch {known.epoch}, not {request.broker_epoch}.",
             )
         # A request with another epoch does not prove that the registered broker is alive.
         if known is not None and known.epoch == request.broker_epoch:

@@ -8,8 +8,8 @@ run time.
 from __future__ import annotations
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.definition import ConfigType, Password
 from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.key_definition import ConfigType, Password
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.topic_config import TopicConfig, log_config
 from parley.configuration.properties import parse_properties

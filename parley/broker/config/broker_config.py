@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from parley.broker.config import listeners as _listeners
 from parley.broker.config.broker_keys import LISTENER_PREFIX, BrokerKeys, base_key
-from parley.broker.config.definition import Key, closest, parse_all, unknown_keys
 from parley.broker.config.errors import ConfigError, Problem, UnknownKey
+from parley.broker.config.key_definition import Key, closest, parse_all, unknown_keys
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.retired import why_retired
 from parley.broker.config.store_keys import SESSION_TIMEOUTS, third_party_keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parley.broker.config.definition import Key
+from parley.broker.config.key_definition import Key
 from parley.broker.config.keys.console import ConsoleKeys
 from parley.broker.config.keys.groups import GroupKeys
 from parley.broker.config.keys.identity import IdentityKeys

@@ -14,8 +14,8 @@ from typing import Any
 
 from parley.broker.config.broker_config import BrokerConfig, warning_about
 from parley.broker.config.broker_keys import BrokerKeys
-from parley.broker.config.definition import ConfigType, Dynamic, Key
 from parley.broker.config.group_config import GroupConfig
+from parley.broker.config.key_definition import ConfigType, Dynamic, Key
 from parley.broker.config.sealed_passwords import UnreadablePasswords
 from parley.broker.config.topic_config import TopicConfig, warnings_about_topic
 from parley.light_dataclasses import dataclass

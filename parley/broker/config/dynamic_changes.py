@@ -7,8 +7,8 @@ from dataclasses import field
 from enum import IntEnum
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.definition import Dynamic, Key, Password
 from parley.broker.config.errors import ConfigError, Problem, ThreadCountStep
+from parley.broker.config.key_definition import Dynamic, Key, Password
 from parley.light_dataclasses import dataclass
 
 _OPENED_AT_START = ("listeners", "listener.security.protocol.map", "principal.builder.class")

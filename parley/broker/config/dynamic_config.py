@@ -1,6 +1,8 @@
 """The current configuration of this broker: its properties file and later dynamic changes (KIP-226).
 
 A part that needs current values calls the ``DynamicConfig`` each time. A part that must act on changes subscribes.
+``dynamic_changes.py`` validates a change before the controller stores it; the definition of a key
+(``key_definition.py``) says whether it can change.
 """
 
 from __future__ import annotations

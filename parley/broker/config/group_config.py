@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.definition import parse_all, unknown_keys
 from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.key_definition import parse_all, unknown_keys
 from parley.broker.config.keys.group_level import GroupLevelKeys
 
 _BOUNDED = {

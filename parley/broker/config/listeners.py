@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parley.broker.config.definition import split_list
 from parley.broker.config.errors import Problem
+from parley.broker.config.key_definition import split_list
 from parley.light_dataclasses import dataclass
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from parley.broker.config.definition import ConfigType, Importance, Key
+from parley.broker.config.key_definition import ConfigType, Importance, Key
 from parley.consensus.built_in_stores import CONFIGS
 from parley.consensus.errors import BadConfig
 from parley.consensus.store_config import ConfigKey, StoreConfig
 
 if TYPE_CHECKING:
-    from parley.broker.config.definition import Facts
+    from parley.broker.config.key_definition import Facts
 
 
 def _key(key: ConfigKey) -> Key[Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.definition import parse_all, unknown_keys
 from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.key_definition import parse_all, unknown_keys
 from parley.broker.config.keys.topic_level import TopicKeys
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from parley.broker.config.broker_keys import BrokerKeys
-from parley.broker.config.definition import split_list
 from parley.broker.config.errors import Problem
+from parley.broker.config.key_definition import split_list
 
 _MAP_BYTES_MIN = 1 << 20
 """Kafka's minimum for the memory of the table of keys, per thread of the log cleaner."""

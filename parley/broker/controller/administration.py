@@ -22,7 +22,7 @@ from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import RulesOf
-from parley.broker.controller.elections.leader_elections import reconcile_leaders
+from parley.broker.controller.elections.leader_reconciliation import reconcile_leaders
 from parley.broker.controller.policies import Policy
 from parley.broker.controller.topics import (
     Charge,

@@ -187,7 +187,7 @@ class CoordinatorRuntime(Generic[S]):
                 reason = repr(error)
                 if reason != known_reason:
                     _log.error(
-                        "coordinator cannot read a partition: its clients wait until it can",
+                        "coordinator cannot read a partition and keeps retrying: the partition's clients wait",
                         exc_info=None if isinstance(error, KafkaError) else error,
                         extra={"topic": self.topic, "partition": hosted.partition, "error": str(error)},
                     )

@@ -367,7 +367,10 @@ class Shard(Generic[S]):
             batch = self._batch(turn.records, turn)
             expected = turn.offset - len(turn.records)
             if self._log.end_offset != expected:
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the log does not end at offset {expected}")
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"the log ends at offset {self._log.end_offset}, but should end at offset {expected}",
+                )
             self._last_offset = self._log.append(batch)
         except UNEXPECTED as error:
             raise _Lost from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.broker_keys import BrokerKeys
-from parley.broker.config.definition import ConfigType, Dynamic, Key, Keys
+from parley.broker.config.key_definition import ConfigType, Dynamic, Key, Keys
 from parley.broker.config.keys.group_level import GroupLevelKeys
 from parley.broker.config.keys.topic_level import TopicKeys
 from parley.broker.config.presets import COMMAND, EMBEDDED, of_cluster

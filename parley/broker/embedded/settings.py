@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from parley.broker.config import BrokerConfig
-from parley.broker.config.definition import closest, value_text
+from parley.broker.config.key_definition import closest, value_text
 from parley.storage.checkpoints import make_directories
 
 Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]

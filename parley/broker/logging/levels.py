@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from parley.broker.config.definition import ConfigType
 from parley.broker.config.describe import ConfigSource, Entry
 from parley.broker.config.dynamic_changes import EntryChange, Operation
+from parley.broker.config.key_definition import ConfigType
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ROOT = "root"

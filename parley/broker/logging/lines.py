@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from urllib.parse import unquote
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.definition import Password
+from parley.broker.config.key_definition import Password
 
 WAITING_MAX = 10_000
 """The maximum number of lines that may wait to be written."""

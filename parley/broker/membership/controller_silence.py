@@ -62,8 +62,8 @@ class ControllerSilence:
 
     @property
     def metadata_age_s(self) -> float:
-        """Seconds since this broker sent the latest request to which this or an earlier controller has responded with
-        metadata.
+        """Seconds since this broker sent the latest request to which the current controller, or an earlier one, has
+        responded with metadata.
 
         The time of the request counts, not the time of the response: a response may have waited unread while this
         process was stalled.

@@ -51,7 +51,8 @@ class Level:
 
 
 def named(field: str, *names: str, needs_all: bool = False) -> Level:
-    """Return the level of a list whose elements name something, by the fields ``names`` or as a whole."""
+    """Return the level of the list ``field``. Each element names something by its fields ``names``, or is itself the
+    name if there are none. ``Level`` explains ``needs_all``."""
     return Level((field,), names, needs_all)
 
 

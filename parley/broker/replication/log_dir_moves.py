@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from parley.broker.config import BrokerConfig
-from parley.broker.config.definition import MAX_LONG
+from parley.broker.config.key_definition import MAX_LONG
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.replica_directories import ReplicaDirectories

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from parley.broker.config import BrokerConfig
-from parley.broker.config.definition import MAX_LONG
+from parley.broker.config.key_definition import MAX_LONG
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
 

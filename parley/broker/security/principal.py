@@ -21,7 +21,10 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """Parse Kafka's notation. The name may contain colons. Raises ValueError if the kind is missing."""
+        """Parse a principal in Kafka's notation, ``kind:name``, for example ``User:alice``.
+
+        The name may contain colons. Raises ValueError if the kind or the first colon is missing.
+        """
         kind, colon, name = text.partition(":")
         if not colon or not kind:
             raise ValueError(f"{text!r} is not a principal: write it as kind:name, for example User:alice")

@@ -7,9 +7,10 @@ author implements a ``Harness``, which creates fresh stores and faults, and runs
         harness = MyHarness
 
 or from a shell: ``python -m parley.consensus.conformance my_package:MyHarness``. No check can be left out: a skipped
-test fails, and the kit tests exactly what ``Capabilities`` declare. See docs/coordination.md, "Proving it".
+test fails, and the kit tests exactly what the backend's ``Capabilities`` declare. See "Proving it" in
+docs/coordination.md.
 
-The kit imports nothing of Parley but ``consensus``: ``pip install '../parley[conformance]'``. Linux only.
+The kit imports nothing from Parley except ``parley.consensus``: ``pip install '../parley[conformance]'``. Linux only.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class Harness(ABC):
 
     @abstractmethod
     async def lose_response(self, client: Backend, *, applied: bool) -> None:
-        """Lose the response to the client's next write: after the store has applied it, or without applying it."""
+        """Lose the response to the client's next write. If ``applied``, the store applies the write first; otherwise
+        the write is lost, too."""
 
     @abstractmethod
     async def wipe(self) -> None:

@@ -38,7 +38,7 @@ class ConsulIdentity:
                 raise Unauthorized(f"Consul refuses to read {self._layout.identity}: {reason}")
             return None
         if not (found := entries(response.body)):
-            raise Unauthorized(f"the ACL token may not read {self._layout.prefix}/")
+            raise Unauthorized(f"the ACL token does not permit reading below {self._layout.prefix}/")
         identity = value(found[0]).decode("ascii", "replace")
         if not _IDENTITY.match(identity):
             raise BadConfig(f"{self._layout.identity} in Consul is not the identity of a store; choose another prefix")
@@ -60,7 +60,7 @@ class ConsulIdentity:
         with suppress(MaybeApplied):
             response = await self._client.call("PUT", "/v1/txn", encoded(ops), writes=True)
             if response.status == 409 and "Permission denied" in response.body.decode("utf-8", "replace"):
-                raise Unauthorized(f"the ACL token may not write {self._layout.prefix}/")
+                raise Unauthorized(f"the ACL token does not permit writing below {self._layout.prefix}/")
 
     async def _any_key(self) -> str | None:
         """Return a key below the prefix, or None."""

@@ -178,7 +178,7 @@ class Store:
             return
         reason = str(objects(response.body, "Errors"))
         if "Permission denied" in reason:
-            raise Unauthorized(f"the ACL token may not write {self.layout.prefix}/: {reason}")
+            raise Unauthorized(f"the ACL token does not permit writing below {self.layout.prefix}/: {reason}")
         if "unknown KV verb" in reason:
             raise Unsupported(f"this Consul is too old: {reason}")
         if "exist" in reason:

@@ -165,7 +165,7 @@ def results(plan: Plan, body: bytes) -> list[KV]:
     found = entries(body)
     marker = str(plan.ops[0]["Key"])
     if not found or found[0].get("Key") != marker:
-        raise Unauthorized(f"the ACL token may not read {marker.partition('/identity/')[0]}/")
+        raise Unauthorized(f"the ACL token does not permit reading below {marker.partition('/identity/')[0]}/")
     return found[1:]
 
 

@@ -51,7 +51,7 @@ class ServerConnection:
                         await self._raise_reason()
                     await self._channel.wait_for_state_change(state)
         except TimeoutError:
-            raise Unavailable(f"{self.endpoint} does not respond within {_CONNECT_S:g} s") from None
+            raise Unavailable(f"{self.endpoint} did not respond within {_CONNECT_S:g} s") from None
 
     async def _raise_reason(self) -> None:
         try:  # gRPC reports the reason to requests only

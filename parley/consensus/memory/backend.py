@@ -131,7 +131,8 @@ class MemoryBackend(Backend):
         self.wake()
 
     def lose_next_response(self, *, applied: bool) -> None:
-        """Make the next write raise MaybeApplied: after the store has applied it, or without applying it."""
+        """Make the next write raise MaybeApplied. If ``applied``, the store applies the write first; otherwise the
+        write is lost."""
         self._lost_response = applied
 
     async def open_session(self, ttl_ms: int) -> Session:

@@ -171,5 +171,5 @@ def _flag(settings: Mapping[str, str], option: str) -> bool:
 def _milliseconds(settings: Mapping[str, str], option: str) -> int:
     text = settings[option]
     if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise BadConfig(f"zookeeper: {option}={text}: expected milliseconds")
+        raise BadConfig(f"zookeeper: {option}={text}: expected a whole number of milliseconds from 1 to 2147483647")
     return int(text)

@@ -103,7 +103,7 @@ def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[K
     try:
         client.start(within_s)
     except client.handler.timeout_exception as error:
-        raise Unavailable(f"no ZooKeeper server of {endpoint.hosts} responds") from error
+        raise Unavailable(f"no ZooKeeper server of {endpoint.hosts} responds within {within_s:g} s") from error
     try:
         yield client
     finally:

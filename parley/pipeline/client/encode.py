@@ -32,7 +32,10 @@ Order = npt.NDArray[np.int64]
 
 
 def columns_of(rows: pa.RecordBatch, now_ms: int) -> Columns:
-    """Return the rows as columns of records. ``now_ms`` is the timestamp of rows without one. Raises ValueError."""
+    """Return the rows as columns of records. ``now_ms`` is the timestamp of rows without one.
+
+    Raises ValueError if the column ``value`` is missing, or if a column has a wrong type or an invalid value.
+    """
     names = rows.schema.names
     if "value" not in names:
         raise ValueError(f"column 'value' is missing. Columns: {', '.join(names)}")

@@ -216,8 +216,8 @@ class Producer:
         """Undo everything that was written since ``begin``, even after an error.
 
         After a KafkaError, create a new producer. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH mean that another producer
-        has the id, or the coordinator has aborted the transaction; INVALID_TXN_STATE, that the transaction is
-        committed.
+        has taken over the transactional id, or that the coordinator has aborted the transaction. INVALID_TXN_STATE
+        means that the transaction was committed.
         """
         self._stop(settle=True)  # records that arrive after the abort would stay open
         try:

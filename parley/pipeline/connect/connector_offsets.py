@@ -1,4 +1,4 @@
-"""Reads and changes offsets for the REST API (KIP-875)."""
+"""Reads and changes the offsets of connectors, for the REST API (KIP-875)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | No
 
 
 def kept(note: Note, topic: str) -> dict[TopicPartition, Committed]:
-    """Return the note as an offset to commit, for any topic that the task writes to."""
+    """Return the note as an offset to commit, of partition 0 of ``topic``: any topic that the task writes to."""
     return {TopicPartition(topic, 0): Committed(note.epoch, note.text)}
 
 

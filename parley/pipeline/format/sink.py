@@ -145,7 +145,10 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
                 _log.warning("The notes of the groups %s stay until they expire: %s", names, error)
             else:
                 _log.warning(
-                    "The open transactions of killed tasks of %s stay open until they time out: %s", names, error
+                    "The tasks of %s could not be fenced, so transactions of killed tasks stay open until they time "
+                    "out: %s",
+                    names,
+                    error,
                 )
 
 
@@ -199,7 +202,7 @@ def _producer(cluster: Cluster, writing: Writing, epoch: Epoch | None) -> Abstra
 
 
 class _Attempt:
-    """A task of an epoch from its first row on: it fences older attempts and leaves its note (see ``epochs``).
+    """A task of an epoch from its first row on: it fences older attempts and leaves its note (see ``exactly_once``).
 
     ``topic`` is one of the topics that it writes to. Raises KafkaError.
     """

@@ -1,4 +1,4 @@
-"""Counts the rows of files that a load sends to a topic, so that its progress has an end.
+"""Counts the rows of files that a load sends to a topic, so that its progress has a total.
 
 The count reads only the footers of Parquet files, but every byte of JSON files, so it runs in a thread beside the load.
 """
@@ -42,7 +42,7 @@ class RowCount:
         try:
             self.known = sum(count_of(system, f"{root}/{path}") for path in files)
         except (OSError, pa.ArrowException) as error:
-            _log.info("the rows to send cannot be counted, so the progress has no end: %s", error)
+            _log.info("the rows to send cannot be counted, so the progress is shown without a total: %s", error)
 
 
 def _parquet_rows(system: pa_fs.FileSystem, path: str) -> int:

@@ -69,7 +69,7 @@ class Notes:
         return found
 
     def write(self, places: Mapping[TopicPartition, Place]) -> None:
-        """Write the progress of partitions."""
+        """Store how far each of these partitions has been copied. This replaces their earlier notes."""
         stored = {partition: _stored(self._alias, partition, place) for partition, place in places.items()}
         by_partition: dict[int, list[Encoded]] = {}
         for one in stored.values():

@@ -303,7 +303,8 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
         if bare in _FILTERS:
             if value.rpartition(".")[2] != _FILTERS[bare]:
                 raise BadSettings(
-                    f"{key}: {value} is a Java class, which cannot be loaded; use the lists of names and exclusions"
+                    f"{key}: {value} is a Java class, which cannot be loaded; choose by name instead, with topics, "
+                    "topics.exclude, groups, groups.exclude and config.properties.exclude"
                 )
         elif (bare, value.lower()) == ("sync.topic.acls.enabled", "false"):
             continue  # the mirror behaves like this

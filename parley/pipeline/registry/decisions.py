@@ -281,7 +281,10 @@ def _unreferenced(state: State, versions: Sequence[Version], *, permanent: bool)
 
 
 def level_of(state: State, subject: str | None, default: Level) -> Level:
-    """Return the effective level of the subject: its own, the global one, or the default."""
+    """Return the compatibility level of the subject: its own; otherwise the global one; otherwise ``default``.
+
+    Without a subject, the global level is looked up.
+    """
     for which in (subject, None):
         given = str(state.configs.get(which, {}).get("compatibilityLevel"))
         if given in Level.__members__:

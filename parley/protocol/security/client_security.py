@@ -244,5 +244,5 @@ def _endpoint(module: LoginModule, properties: Mapping[str, str]) -> Callable[[]
 def _seconds(properties: Mapping[str, str], key: str, default: str) -> float:
     text = properties.get(key, default)
     if not text.isdecimal():
-        raise BadSecurity(f"{key}={text}: expected milliseconds")
+        raise BadSecurity(f"{key}={text}: expected a whole number of milliseconds")
     return int(text) / 1000

@@ -31,7 +31,8 @@ _END: Final = ""
 
 
 class BadJaas(ValueError):
-    """A JAAS configuration is malformed. The message contains no value of an option."""
+    """A JAAS configuration is malformed. The message never contains the value of an option, because it may be
+    secret."""
 
 
 @dataclass(frozen=True, slots=True)

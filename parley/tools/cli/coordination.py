@@ -255,7 +255,7 @@ async def _move(client: Client, url: str, *, quiet: bool) -> Any:
             continue
         if answer.move != begun.move:
             raise CommandError(
-                "the controller changed before the move began: the old store is still in use. Try again."
+                "The controller changed before the move began: the old store is still in use. Try again."
             )
         if answer.state != "under way":
             return answer

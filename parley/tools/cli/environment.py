@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from parley.broker.config.broker_keys import BrokerKeys
-from parley.broker.config.definition import closest
+from parley.broker.config.key_definition import closest
 from parley.broker.config.presets import ALONE, CONTAINER
 from parley.broker.config.retired import why_retired
 from parley.configuration.providers import is_about_providers

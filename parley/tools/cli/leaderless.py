@@ -1,4 +1,4 @@
-"""Warns of partitions without a leader. librdkafka waits for a leader without a message."""
+"""Warns of partitions without a leader. librdkafka waits for a leader, and reports nothing meanwhile."""
 
 from __future__ import annotations
 

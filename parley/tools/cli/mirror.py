@@ -154,7 +154,9 @@ def _settings(options: Options) -> MirrorSettings:
 
     ways = [options.config is not None, bool(options.source or options.target), bool(options.consumer_config)]
     if sum(ways) != 1:
-        raise CommandError("Name what to copy: a file mm2.properties, or --source and --target, or --consumer.config.")
+        raise CommandError(
+            "Name what to copy in exactly one way: an mm2.properties file, --source and --target, or --consumer.config."
+        )
     if options.command_config is not None and not (options.source or options.target):
         raise CommandError("--command-config needs --source and --target; other files say how to reach each cluster.")
     if options.consumer_config:

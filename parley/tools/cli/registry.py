@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from parley.broker.config.definition import closest
+from parley.broker.config.key_definition import closest
 from parley.configuration.extras import how_to_install
 from parley.tools.cli.app import App
 from parley.tools.cli.common_options import CommandConfig, client_properties

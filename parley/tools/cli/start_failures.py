@@ -37,7 +37,7 @@ _UNKNOWN_NAME: Final = (
 
 def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
     """Return why a running broker stopped (None if a signal stopped it), and the exit code."""
-    from parley.broker.startup.joining import COORDINATION
+    from parley.broker.startup.cluster_joining import COORDINATION
 
     if not server.failed.is_set():
         return None, 0

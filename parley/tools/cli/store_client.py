@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OPEN_MAX_S = 30.0
-STORE_REFUSED = "the store refused access"
+STORE_REFUSED = "The store refused access"
 """The start of the error of a command whose credentials the store rejects."""
 
 
@@ -82,7 +82,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except WrongStore as error:
-        raise CommandError(f"the store does not belong to a Parley cluster: {error}.") from error
+        raise CommandError(f"The store does not belong to a Parley cluster: {error}.") from error
     except Unauthorized as error:
         raise CommandError(
             f"{STORE_REFUSED}: {error}. See docs/stores.md for the permissions that a broker needs."
@@ -90,4 +90,4 @@ def _explained() -> Iterator[None]:
     except CoordinationError as error:
         raise CommandError(f"{error or type(error).__name__}.") from error
     except TimeoutError as error:
-        raise CommandError(f"the store did not respond within {OPEN_MAX_S:g} s.") from error
+        raise CommandError(f"The store did not respond within {OPEN_MAX_S:g} s.") from error

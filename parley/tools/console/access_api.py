@@ -1,4 +1,4 @@
-"""Users, ACLs and quotas, and which ACLs allow or deny an operation to a user."""
+"""The console's API for users, ACLs and quotas. It also shows which ACLs allow or deny a user an operation."""
 
 from __future__ import annotations
 

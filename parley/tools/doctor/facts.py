@@ -162,7 +162,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """An open transaction in a partition, which no coordinator will end."""
+    """A hanging transaction: it is open in a partition, and no coordinator will ever end it."""
 
     topic: str
     partition: int

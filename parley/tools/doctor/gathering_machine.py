@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.config.broker_config import warning_about
 from parley.broker.config.broker_keys import BrokerKeys, base_key
-from parley.broker.config.definition import closest
+from parley.broker.config.key_definition import closest
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.retired import why_retired
 from parley.broker.config.store_keys import third_party_keys

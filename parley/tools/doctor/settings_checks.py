@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from parley.broker.config.broker_keys import BrokerKeys
-from parley.broker.config.definition import Dynamic
+from parley.broker.config.key_definition import Dynamic
 from parley.tools.doctor.facts import Broker, Cluster
 from parley.tools.doctor.findings import Seen, some
 from parley.tools.plurals import plural

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Final
 
 from parley.broker.config import BrokerConfig
-from parley.broker.config.definition import ConfigType
+from parley.broker.config.key_definition import ConfigType
 from parley.broker.security.acls.bindings import WILDCARD, AclBinding, PatternType, PermissionType
 from parley.broker.security.listener_security import max_reauth_ms
 from parley.broker.security.operations import Operation

@@ -118,7 +118,7 @@ def _config_of(broker: int, settings: list[Any]) -> tuple[BrokerConfig, dict[str
     try:
         config = BrokerConfig.from_properties(given)
     except ConfigError as error:
-        raise CommandError(f"the settings of broker {broker} cannot be evaluated: {error}") from error
+        raise CommandError(f"The settings of broker {broker} cannot be evaluated: {error}") from error
     return config, {each.name: _HIDDEN for each in own if each.is_sensitive}
 
 

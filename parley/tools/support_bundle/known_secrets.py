@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from parley.broker.config import ConfigError
 from parley.broker.config.broker_keys import base_key
-from parley.broker.config.definition import Key
+from parley.broker.config.key_definition import Key
 from parley.broker.config.retired import why_retired
 from parley.broker.config.store_keys import third_party_keys
 from parley.configuration.providers import is_about_providers

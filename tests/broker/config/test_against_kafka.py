@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from parley.broker.config import BrokerConfig, TopicConfig, parse_properties
-from parley.broker.config.definition import Dynamic, Key
+from parley.broker.config.key_definition import Dynamic, Key
 from parley.broker.config.retired import why_retired
 from tests.broker.config import kafka_0_9
 from tests.support.kafka import KAFKA_3, KAFKA_4

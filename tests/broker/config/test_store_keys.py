@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError
-from parley.broker.config.definition import Password
 from parley.broker.config.describe import describe_broker
 from parley.broker.config.dynamic_changes import check_change
+from parley.broker.config.key_definition import Password
 from parley.broker.config.retired import why_retired
 from parley.broker.logging.lines import secrets_in
 from parley.consensus import registry

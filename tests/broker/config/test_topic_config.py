@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError, TopicConfig, log_config
-from parley.broker.config.definition import MISSPELLED_MAX, SUGGESTIONS_MAX, closest
 from parley.broker.config.errors import UnknownKey
+from parley.broker.config.key_definition import MISSPELLED_MAX, SUGGESTIONS_MAX, closest
 from parley.broker.config.topic_config import check_topic
 from parley.storage.log_config import LogConfig
 

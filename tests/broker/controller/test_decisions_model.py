@@ -24,8 +24,9 @@ from parley.broker.controller.brokers import (
 )
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
-from parley.broker.controller.elections.leader_elections import ElectionType, needing_election, reconcile_leaders
+from parley.broker.controller.elections.leader_reconciliation import reconcile_leaders
 from parley.broker.controller.elections.preferred_elections import elect_preferred_leaders, rebalance_to_preferred
+from parley.broker.controller.elections.requested_elections import ElectionType, needing_election
 from parley.broker.controller.elections.unclean_leader_choice import recover_leaders
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments

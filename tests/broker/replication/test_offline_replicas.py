@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from parley.broker.config import BrokerConfig
-from parley.broker.controller.elections.leader_elections import ElectionType, reconcile_leaders
+from parley.broker.controller.elections.leader_reconciliation import reconcile_leaders
+from parley.broker.controller.elections.requested_elections import ElectionType
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 from parley.broker.replication.offline_replicas import OfflineReplicas

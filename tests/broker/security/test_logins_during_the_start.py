@@ -8,9 +8,9 @@ import pytest
 
 from parley.broker.config import BrokerConfig
 from parley.broker.server import BrokerServer
+from parley.broker.startup.cluster_joining import join_cluster
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
-from parley.broker.startup.joining import join_cluster
 from parley.consensus.registry import backend_factory
 from parley.protocol.client import Client
 from parley.protocol.messages.api_versions import ApiVersionsRequest

@@ -12,7 +12,7 @@ import pytest
 from parley.broker import server as broker_server
 from parley.broker.config import BrokerConfig
 from parley.broker.server import BrokerServer
-from parley.broker.startup.joining import join_cluster
+from parley.broker.startup.cluster_joining import join_cluster
 from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.metadata import MetadataRequest

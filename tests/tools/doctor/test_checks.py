@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parley.broker.metadata.terms import Term
-from parley.broker.startup.joining import STORE as PROBLEM_OF_STORE
+from parley.broker.startup.cluster_joining import STORE as PROBLEM_OF_STORE
 from parley.tools.cli import colors
 from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.examination import diagnosed

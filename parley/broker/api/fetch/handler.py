@@ -119,7 +119,8 @@ class FetchApi:
             broker = self._dependencies.metadata.image.brokers.get(params.replica_id)
             if broker is not None and params.broker_epoch < broker.epoch:
                 raise KafkaError(
-                    ErrorCode.STALE_BROKER_EPOCH, f"Broker {params.replica_id} is registered with epoch {broker.epoch}."
+                    ErrorCode.STALE_BROKER_EPOCH,
+                    f"Broker {params.replica_id} is registered with epoch {broker.epoch}, not {params.broker_epoch}.",
                 )
 
 

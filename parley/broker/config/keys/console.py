@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import LOW, Keys, boolean, string, strings
+from parley.broker.config.key_definition import LOW, Keys, boolean, string, strings
 from parley.broker.config.keys.observability import http_address
 
 

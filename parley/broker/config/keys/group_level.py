@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import Keys, boolean, integer, string
+from parley.broker.config.key_definition import Keys, boolean, integer, string
 from parley.broker.config.share_offset_reset import is_reset
 
 

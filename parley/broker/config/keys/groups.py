@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import (
+from parley.broker.config.key_definition import (
     CLUSTER_WIDE,
     HIGH,
     MAX_INT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import HIGH, Keys, boolean, integer, string, strings
+from parley.broker.config.key_definition import HIGH, Keys, boolean, integer, string, strings
 
 
 class IdentityKeys(Keys, title="Identity and coordination"):

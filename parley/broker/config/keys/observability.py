@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import CLUSTER_WIDE, LOW, MAX_LONG, Keys, boolean, integer, long, string, strings
+from parley.broker.config.key_definition import (
+    CLUSTER_WIDE,
+    LOW,
+    MAX_LONG,
+    Keys,
+    boolean,
+    integer,
+    long,
+    string,
+    strings,
+)
 from parley.broker.config.keys.reasons import METRICS, METRICS_PUSH
 
 

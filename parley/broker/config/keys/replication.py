@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import CLUSTER_WIDE, HIGH, Keys, boolean, integer, long
+from parley.broker.config.key_definition import CLUSTER_WIDE, HIGH, Keys, boolean, integer, long
 from parley.broker.config.keys.reasons import TIERED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import CLUSTER_WIDE, HIGH, LOW, Keys, integer, short, strings
+from parley.broker.config.key_definition import CLUSTER_WIDE, HIGH, LOW, Keys, integer, short, strings
 from parley.broker.config.keys.reasons import LOOP, PURGATORY
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import CLUSTER_WIDE, MAX_INT, Keys, integer
+from parley.broker.config.key_definition import CLUSTER_WIDE, MAX_INT, Keys, integer
 
 
 class StreamsGroupKeys(Keys, title="Streams groups"):

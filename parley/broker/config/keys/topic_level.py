@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import LOW, MAX_LONG, Keys, boolean, double, integer, long, string, strings
+from parley.broker.config.key_definition import LOW, MAX_LONG, Keys, boolean, double, integer, long, string, strings
 from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
 from parley.broker.config.keys.reasons import DOWN_CONVERSION, FORMAT, TIERED
 from parley.broker.config.keys.topic_defaults import RECOVERY_STRATEGIES, RECOVERY_STRATEGY_DOC

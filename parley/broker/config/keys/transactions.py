@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.config.definition import CLUSTER_WIDE, HIGH, LOW, Keys, boolean, integer, short
+from parley.broker.config.key_definition import CLUSTER_WIDE, HIGH, LOW, Keys, boolean, integer, short
 
 
 class TransactionKeys(Keys, title="Producers and transactions"):

@@ -9,7 +9,7 @@ from functools import partial
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.elections.election_rules import RulesOf
-from parley.broker.controller.elections.leader_elections import reconcile_leaders
+from parley.broker.controller.elections.leader_reconciliation import reconcile_leaders
 from parley.broker.controller.elections.preferred_elections import rebalance_to_preferred
 
 ELECTIONS_MAX = 1000

@@ -9,7 +9,7 @@ from dataclasses import replace
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import ElectionRules, RulesOf
 from parley.broker.controller.elections.leader_choice import next_partition_state
-from parley.broker.controller.elections.leader_elections import ElectionOutcome, ElectionType, require_election
+from parley.broker.controller.elections.requested_elections import ElectionOutcome, ElectionType, require_election
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState

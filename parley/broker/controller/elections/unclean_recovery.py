@@ -19,8 +19,8 @@ from functools import partial
 from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.elections.election_rules import RecoveryStrategy, RulesOf
-from parley.broker.controller.elections.leader_elections import ElectionOutcome, elect_unclean_leaders
 from parley.broker.controller.elections.leaderless_log import LeaderlessLog, Wait
+from parley.broker.controller.elections.requested_elections import ElectionOutcome, elect_unclean_leaders
 from parley.broker.controller.elections.unclean_leader_choice import (
     Quorum,
     Recovery,

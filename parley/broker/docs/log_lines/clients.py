@@ -177,7 +177,7 @@ _COORDINATORS: Final = Section(
     "Coordinators",
     (
         Line(
-            "coordinator cannot read a partition: its clients wait until it can",
+            "coordinator cannot read a partition and keeps retrying: the partition's clients wait",
             "A disk failed, or a partition of an internal topic is damaged; see `error`. The coordinator retries after "
             "growing pauses.",
             "Repair the disk, or start the brokers of the other replicas, which may have intact copies of the "

@@ -89,8 +89,8 @@ _CONNECT: Final = Section(
             "Fix the connector.",
         ),
         Line(
-            "...: the partitions of its topics cannot be looked up: ...",
-            "The task tries again.",
+            "...: the partitions of its topics cannot be looked up, so the task continues with those it has: ...",
+            "The task tries again later. Until then it does not read new partitions.",
             "Check the cluster.",
         ),
         Line(
@@ -376,7 +376,7 @@ _LOAD: Final = Section(
             NOTHING,
         ),
         Line(
-            "The open transactions of killed tasks of ... stay open until they time out: ...",
+            "The tasks of ... could not be fenced, so transactions of killed tasks stay open until they time out: ...",
             "Transactions of tasks that died could not be aborted.",
             "Nothing, or `parley transactions abort`.",
         ),

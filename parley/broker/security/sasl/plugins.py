@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from parley.broker.config import ConfigError, Problem
-from parley.broker.config.definition import closest
+from parley.broker.config.key_definition import closest
 from parley.broker.security.sasl.mechanism import MakeMechanism, MechanismSetup
 
 GROUP = "parley.sasl_mechanisms"

@@ -1,8 +1,9 @@
 """``ssl.principal.mapping.rules``: maps the distinguished name in a client's certificate to its principal (KIP-371).
 
-The first rule whose pattern matches the whole name is used. A rule is ``RULE:pattern/replacement/``, followed by ``L``
-or ``U`` for lower or upper case, or ``DEFAULT`` for the unchanged name. Patterns are Python regular expressions, which
-include almost all of Java's. In a replacement, ``$1`` is the first group, as in Java.
+The first rule whose pattern matches the whole name is used. A rule is either
+``RULE:pattern/replacement/``, optionally followed by ``L`` or ``U`` to convert the result to lower or upper case, or
+``DEFAULT``, which keeps the name unchanged. Patterns are Python regular expressions, which include almost all of
+Java's. In a replacement, ``$1`` is the first group, as in Java.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 3. The work of a lost member is held back for ``max_delay_ms``, and then goes to new members. So a restarted worker gets
    its work back. All members join again when the delay is over.
 4. If nothing is held back, members with more than their share give up the excess. The next rebalance assigns it to
-other members, once it has stopped.
+   other members, once it has stopped.
 """
 
 from __future__ import annotations

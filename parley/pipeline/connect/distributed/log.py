@@ -5,10 +5,11 @@ Configurations, statuses and offsets are kept in a ``Log``: a topic (``TopicLog`
 
 1. ``on_record`` gets the records of a partition in order, each at least once, including those that this worker sends.
 2. ``start`` returns when it has read all existing records, ``read_to_end`` when it has read all records that existed
-   when it was called. Therefore a worker that sends a record and then reads to the end has read this record.
+   when it was called. So a worker that sends a record and then reads to the end has read that record.
 3. Temporary errors (a leader moves, a broker returns) are retried until the log is stopped. ``send`` fails after
    ``SEND_SECONDS``.
-4. Records of aborted transactions are left out. Reading to the end waits for open transactions there.
+4. Records of aborted transactions are left out. ``read_to_end`` therefore waits until the transactions that are open
+   below that end have ended.
 """
 
 from __future__ import annotations

@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """The fetched batches of a task, in order for each partition."""
+    """What was fetched for a task: batches and errors, in order for each partition.
+
+    Its methods may be called from any thread.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Subscription, Fetched | KafkaError]] = deque()
@@ -54,7 +57,10 @@ class Inbox:
             self._filled.notify()
 
     def take(self, timeout_s: float) -> tuple[Subscription, Fetched | KafkaError] | None:
-        """Return the next fetched batches; None after the timeout, or if ``wake`` is called."""
+        """Return the next batches or error, with their subscription; None after the timeout, or if ``wake`` is called.
+
+        Drops what was fetched for subscriptions that are closed.
+        """
         with self._filled:
             if not self._waiting and not self._woken:
                 self._filled.wait(timeout_s)

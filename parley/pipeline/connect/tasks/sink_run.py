@@ -220,7 +220,11 @@ class SinkRun:
         try:
             self._look()
         except KafkaError as error:
-            _log.warning("%s: the partitions of its topics cannot be looked up: %s", self._spec.id, error.message)
+            _log.warning(
+                "%s: the partitions of its topics cannot be looked up, so the task continues with those it has: %s",
+                self._spec.id,
+                error.message,
+            )
             self._look_at_ms = self._now_ms() + self._look_again_ms
 
     def _open(self, partitions: Sequence[TopicPartition]) -> None:

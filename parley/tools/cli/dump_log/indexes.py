@@ -18,8 +18,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump an ``.index`` file. The offset of each entry must be the last offset of the batch that the entry
-    points to."""
+    """Dump an ``.index`` file. Yields lines, among them a problem for each entry whose offset is not the last offset of
+    the batch at its position."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:

@@ -68,7 +68,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as described by its coordinator, with its offsets. If ``error`` is set, the other fields are empty."""
+    """A group as described by its coordinator, with its offsets. If ``error`` is set, all other fields except ``name``
+    have their defaults."""
 
     name: str
     state: str = "Dead"

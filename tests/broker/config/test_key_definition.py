@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.broker.config.definition import (
+from parley.broker.config.errors import Problem
+from parley.broker.config.key_definition import (
     MAX_INT,
     MAX_LONG,
     Key,
@@ -25,7 +26,6 @@ from parley.broker.config.definition import (
     string,
     strings,
 )
-from parley.broker.config.errors import Problem
 
 
 class Sample(Keys, title="Sample"):

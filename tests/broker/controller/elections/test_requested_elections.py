@@ -1,25 +1,24 @@
-"""Elections on request, and elections that were left unfinished."""
+"""Elections on request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
-from parley.broker.controller.elections.leader_elections import (
+from parley.broker.controller.elections.leader_reconciliation import reconcile_leaders
+from parley.broker.controller.elections.preferred_elections import elect_preferred_leaders, rebalance_to_preferred
+from parley.broker.controller.elections.requested_elections import (
     ElectionOutcome,
     ElectionType,
     elect_unclean_leaders,
     needing_election,
-    reconcile_leaders,
 )
-from parley.broker.controller.elections.preferred_elections import elect_preferred_leaders, rebalance_to_preferred
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode
-from tests.broker.controller.clusters import TOPIC, TOPIC_ID, balanced, image_with, min_isr_2
+from tests.broker.controller.clusters import TOPIC, TOPIC_ID, balanced, image_with
 
 AWAY = PartitionState((1, 2, 3), (2, 1), 2, leader_epoch=5, partition_epoch=7)
 LEADERLESS = PartitionState((1, 2), (), NO_LEADER, leader_epoch=5, partition_epoch=7, elr=(2,))
@@ -81,29 +80,6 @@ def test_an_election_for_all_partitions_returns_only_those_that_needed_one() -> 
     image = image_with(AWAY, PartitionState((1, 2), (1, 2), 1), PartitionState((5, 2), (2,), 2), fenced=[5])
     codes, _ = elected(image)
     assert codes == {0: ErrorCode.NONE, 2: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-
-
-def test_the_elr_follows_a_lower_min_insync_replicas() -> None:
-    """Until then the leader does not advance the high watermark: the members of the ELR have all committed records."""
-    small = PartitionState((1, 2), (1,), 1, 5, 7)
-    image = image_with(replace(small, elr=(2,)), replace(small, last_known_elr=(2,)))
-    assert reconcile_leaders(image, min_isr_2).changes == ()
-    after = image.with_changes(reconcile_leaders(image, balanced).changes)
-    assert [after.partition(TOPIC, index) for index in (0, 1)] == [replace(small, partition_epoch=8)] * 2
-
-
-def test_changes_that_a_dead_controller_left_unfinished_are_finished() -> None:
-    """The broker was fenced in one transaction; its partitions should have followed in another."""
-    image = image_with(AWAY, PartitionState((2, 1), (1, 2), 1, 5, 7), fenced=[2])
-    after = image.with_changes(reconcile_leaders(image, balanced).changes)
-    assert after.partition(TOPIC, 0) == PartitionState((1, 2, 3), (1,), 1, 6, 8)
-    assert after.partition(TOPIC, 1) == PartitionState((2, 1), (1,), 1, 5, 8)
-
-
-def test_an_isr_of_dead_brokers_in_an_older_store_becomes_the_elr() -> None:
-    image = image_with(PartitionState((1, 2), (2,), NO_LEADER, 5, 7), fenced=[2])
-    after = image.with_changes(reconcile_leaders(image, balanced).changes)
-    assert after.partition(TOPIC, 0) == PartitionState((1, 2), (), NO_LEADER, 5, 8, elr=(2,))
 
 
 DISKLESS = PartitionState((1, 2), (), NO_LEADER, leader_epoch=5, partition_epoch=7, last_known_elr=(1,))

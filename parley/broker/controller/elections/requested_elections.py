@@ -1,8 +1,8 @@
-"""Decisions that elect leaders: unclean elections on request (ElectLeaders), and elections that were left unfinished.
+"""Elections on request (ElectLeaders): which partitions need one, and unclean elections.
 
-``preferred_elections.py`` has the elections of preferred leaders, ``damaged_replicas.py`` those for damaged logs. They
-decide which partitions need an election; ``leader_choice.py`` and ``unclean_leader_choice.py`` decide which replica
-leads.
+``preferred_elections.py`` has the elections of preferred leaders, ``damaged_replicas.py`` those for damaged logs, and
+``leader_reconciliation.py`` those that a controller left unfinished. They decide which partitions need an election;
+``leader_choice.py`` and ``unclean_leader_choice.py`` decide which replica leads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from enum import IntEnum
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.elections.election_rules import RulesOf
-from parley.broker.controller.elections.leader_choice import elect_leader
 from parley.broker.controller.elections.unclean_leader_choice import Recovery, recover_leaders
-from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.light_dataclasses import dataclass
@@ -89,28 +87,3 @@ def require_election(image: MetadataImage, kind: ElectionType, topic: str, index
     if not _needs_election(state, kind):
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
     return state
-
-
-def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
-    """Elect leaders, shrink ISRs and clear ELRs to match the live brokers and the current configuration.
-
-    Registering or fencing a broker already does this. This decision is for changes that a controller left unfinished
-    when it died between two transactions, and for topics whose ``min.insync.replicas`` was lowered: their leaders do
-    not advance the high watermark until the ELR is cleared.
-    """
-    live = image.live_broker_ids()
-    changes: list[Change] = []
-    for name, topic in image.topics.items():
-        unsettled = [
-            (index, state)
-            for index, state in enumerate(topic.partitions)
-            if state.relies_on_elr or state.leader not in live or not live.issuperset(state.isr)
-        ]
-        if not unsettled:
-            continue
-        min_isr = rules(image, name).min_insync_replicas
-        for index, state in unsettled:
-            elected = elect_leader(state, live, min_isr)
-            if elected is not state:
-                changes.append(PartitionChanged(name, index, elected))
-    return Decision(tuple(changes), None)

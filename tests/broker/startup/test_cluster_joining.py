@@ -13,7 +13,7 @@ import pytest
 
 from parley import Broker
 from parley.broker.metrics.health import State
-from parley.broker.startup.joining import COORDINATION, join_cluster
+from parley.broker.startup.cluster_joining import COORDINATION, join_cluster
 
 
 async def test_a_broker_whose_store_was_deleted_reports_it_and_asks_to_be_stopped(tmp_path: Path) -> None:
