@@ -434,8 +434,12 @@ class Log(ReadableLog):
             epochs = self.leader_epochs
             if epochs.latest_stored < leader_epoch >= (epochs.latest_epoch or 0):
                 epochs.assign(leader_epoch, self.log_end_offset)
-                if self.is_written:
-                    epochs.flush(sync=self.config.flush_messages == 1)
+                try:
+                    if self.is_written:
+                        epochs.flush(sync=self.config.flush_messages == 1)
+                except OSError:
+                    epochs.truncate_from_end(self.log_end_offset - 1)  # the log must not show what the file lacks
+                    raise
 
     def truncate_to(self, offset: int) -> None:
         """Remove everything from ``offset`` on, because the follower's log diverged from the leader's.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.protocol.errors import KafkaError
 from parley.storage.future_log import copy_some
 from parley.storage.leader_epoch_cache import CHECKPOINT, EpochStart, LeaderEpochCache
 from parley.storage.log import Log
@@ -52,6 +53,17 @@ def test_an_older_epoch_is_not_stored(log: Log) -> None:
     log.store_epoch(9)
     assert log.stored_epoch == 9
     assert pairs(log) == [(3, 0), (9, 2)]
+
+
+def test_an_epoch_that_cannot_be_written_is_not_shown(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(log.leader_epochs, "path", log.directory / "missing" / CHECKPOINT)
+        with pytest.raises(KafkaError):
+            log.store_epoch(9)
+    assert log.epochs_at_end == (3, -1)
+    log.store_epoch(9)
+    assert log.epochs_at_end == (3, 9)
+    assert on_disk(log) == [EpochStart(3, 0), EpochStart(9, 2)]
 
 
 def test_records_of_an_older_epoch_replace_an_epoch_that_began_here(log: Log) -> None:
