@@ -26,7 +26,7 @@ _BUILT = _PACKAGE / "_built.json"
 
 
 class StaleModuleWarning(RuntimeWarning):
-    """A compiled module is older than its source, so the sources run instead."""
+    """Issued if a compiled module is older than its source, so that all sources run instead."""
 
 
 def built_digests() -> dict[str, str]:

@@ -33,7 +33,7 @@ _Source = Callable[[type[Any]], tuple[str, dict[str, object]]]
 def dataclass(
     *, slots: Literal[True], frozen: bool = False, eq: bool = True, kw_only: bool = False
 ) -> Callable[[type[T]], type[T]]:
-    """Turn a class into a dataclass with slots. Methods that the class defines remain."""
+    """Return a decorator that makes a class a dataclass with slots. Methods that the class itself defines are kept."""
 
     def made(written: type[T]) -> type[T]:
         cls = _with_slots(written)
@@ -98,7 +98,7 @@ class _Collected:
 
 
 def _generate_on_first_call(cls: type[Any], name: str, source: _Source) -> None:
-    """Set a method that replaces itself with the generated one."""
+    """Set a method that, when it is first called, replaces itself with the method of the generated ``source``."""
 
     def first(self: object, *values: object, **named: object) -> Any:
         method = _generated(cls, name, source)
@@ -129,7 +129,8 @@ def _frozen_init(cls: type[Any]) -> tuple[str, dict[str, object]]:
 
 
 def _init_with(cls: type[Any], scope: dict[str, object], assignment: str) -> tuple[str, dict[str, object]]:
-    """Return the source of a constructor whose statements follow the pattern ``assignment``."""
+    """Return the source of a constructor whose statements follow the pattern ``assignment``, and ``scope`` with the
+    values of the names that the source uses."""
     scope["_missing"] = _MISSING
     positional, named, body = ["self"], list[str](), list[str]()
     for field in dataclasses.fields(cls):

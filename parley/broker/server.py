@@ -81,18 +81,19 @@ class BrokerServer:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of the first listener, for the configuration of clients."""
+        """``host:port`` of the first listener, for the configuration of clients. Raises IndexError before the sockets
+        are bound."""
         first = self.endpoints[0]
         return f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
 
     @property
     def identity(self) -> Identity:
-        """The broker id and the cluster id."""
+        """The broker id and the cluster id. Raises RuntimeError before startup has determined them."""
         return self.parts.identity
 
     @property
     def metadata(self) -> Metadata:
-        """The cluster metadata as this broker knows it."""
+        """The cluster metadata as this broker knows it. Raises RuntimeError before startup has created it."""
         return self.parts.metadata
 
     @property
@@ -134,11 +135,12 @@ class BrokerServer:
     # --- Start and stop ---
 
     async def start(self) -> None:
-        """Start the broker. It serves clients when this returns.
+        """Start the broker. It serves clients when this method returns.
 
         If startup fails, everything is undone, and ``failed_step`` and a note on the error name the failed step. Raises
-        OSError (an address or a disk), CoordinationError (the store), and the errors of
-        ``parley.broker.membership.identity`` and ``parley.storage`` for data directories that belong to another broker.
+        OSError (an address or a disk), ConfigError (a setting that cannot be used), CoordinationError (the store),
+        DuplicateBrokerId if another live broker uses this id, and the errors of ``parley.broker.membership.identity``
+        and ``parley.storage`` for data directories that belong to another broker.
         """
         try:
             await self._start()
@@ -223,8 +225,8 @@ class BrokerServer:
     async def kill(self) -> None:
         """End like a killed process: send no response, flush nothing, release nothing, notify no other broker.
 
-        Written data survives, because the operating system keeps it for a killed process. For embedded brokers. Raises
-        RuntimeError if the broker was not started.
+        The next start finds the written data, because the operating system keeps it for a killed process. This is for
+        embedded brokers, and for ``give_up``. Raises RuntimeError if the broker was not started.
         """
         if self._stopped:
             return

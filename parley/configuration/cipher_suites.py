@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 
 class BadSuite(Exception):
-    """A listed suite does not exist, or this Python cannot select it. The message names the problem."""
+    """Raised if a listed suite does not exist, or if this Python cannot select it. The message names the problem."""
 
 
 def is_tls_1_3(suite: str) -> bool:
@@ -24,15 +24,15 @@ def is_tls_1_3(suite: str) -> bool:
 
 
 def openssl_ciphers(suites: Iterable[str]) -> str:
-    """Return the suites of TLS 1.2 among these, in OpenSSL's notation."""
+    """Return the suites of TLS 1.2 among ``suites``, in OpenSSL's notation; empty if there are none."""
     return ":".join(_openssl_name(suite) for suite in suites if not is_tls_1_3(suite))
 
 
 def choose_suites(context: ssl.SSLContext, suites: Sequence[str]) -> None:
-    """Allow only these suites, in order of preference. If no suite of a version is listed, all its suites stay allowed,
-    so the caller must limit the versions.
+    """Allow only these suites, which are in order of preference. Raises BadSuite.
 
-    Raises BadSuite.
+    If no suite of a TLS version is listed, all suites of this version stay allowed. The caller must then disable the
+    version.
     """
     for suite in suites:  # one by one, because OpenSSL ignores unknown suites beside known ones
         if not is_tls_1_3(suite):

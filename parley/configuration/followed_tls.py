@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class FollowedContext(ssl.SSLContext):
-    """Checks the files of the settings at each handshake, and reads them again if they have changed.
+    """A TLS context that checks its files at each handshake, and reads them again if they have changed.
 
     If the new files cannot be used, the old certificates stay in use. Only ``wrap_bio`` and ``wrap_socket`` use the
     newest files. Attributes that are set on this object have no effect.
@@ -26,7 +26,10 @@ class FollowedContext(ssl.SSLContext):
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
     def __init__(self, properties: Mapping[str, str], make: Callable[[TlsSettings], ssl.SSLContext]) -> None:
-        """``make`` creates the context from the ``ssl.*`` keys in ``properties``. Blocks. Raises BadKeyStore."""
+        """Read the files that the ``ssl.*`` keys in ``properties`` name. ``make`` creates a context from the settings.
+
+        Blocks. Raises BadKeyStore if the files or the settings are unusable.
+        """
         self._properties = properties
         self._make = make
         settings = tls_settings(properties)
@@ -35,11 +38,11 @@ class FollowedContext(ssl.SSLContext):
         self._newest = make(settings)
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
-        """Like ``SSLContext.wrap_bio``, with the newest certificates."""
+        """Do the same as ``SSLContext.wrap_bio``, with the newest certificates. Blocks if files have changed."""
         return self._followed().wrap_bio(*given, **named)
 
     def wrap_socket(self, *given: Any, **named: Any) -> ssl.SSLSocket:
-        """Like ``SSLContext.wrap_socket``, with the newest certificates."""
+        """Do the same as ``SSLContext.wrap_socket``, with the newest certificates. Blocks if files have changed."""
         return self._followed().wrap_socket(*given, **named)
 
     def _followed(self) -> ssl.SSLContext:

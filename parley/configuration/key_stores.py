@@ -42,7 +42,8 @@ _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"
 
 
 class BadKeyStore(ValueError):
-    """A key store or a TLS setting cannot be used. The message names the file or key, and contains no secret."""
+    """Raised if a key store or a TLS setting cannot be used. The message names the file or key, and contains no
+    secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Identity:
 def read_identity(path: str, store_password: str = "", key_password: str = "") -> Identity:
     """Read the private key and its certificate chain from a file. Blocks.
 
-    Raises BadKeyStore if the file cannot be read, if it lacks the key or the certificates, or if the password is wrong.
+    Raises BadKeyStore if the file cannot be read, or lacks the key or the certificates, or if a password is missing. A
+    wrong password raises it only for PKCS #12. For PEM, it is detected when the identity is loaded.
     """
     if is_pem(path):
         text = _text(path)
@@ -76,7 +78,8 @@ def read_identity(path: str, store_password: str = "", key_password: str = "") -
 def read_trusted(path: str, password: str = "") -> str:
     """Read the certificates to trust, as PEM, from a file. Blocks.
 
-    Raises BadKeyStore if the file cannot be read, if it contains no certificate, or if the password is wrong.
+    Raises BadKeyStore if the file cannot be read, if it contains no certificate, or if the password of a PKCS #12 file
+    is wrong.
     """
     certificates = pem_certificates(_text(path)) if is_pem(path) else _pkcs12(path, password)[1]
     if not certificates:
@@ -97,10 +100,10 @@ def read_revocation_lists(path: str) -> str:
 
 
 def identity_of_text(chain: str, key: str, password: str, *, source: str) -> Identity:
-    """Return the identity that the PEM texts contain. ``source`` names them in errors. Raises BadKeyStore if the key or
-    the certificate is missing.
+    """Return the identity that the PEM texts contain. ``source`` names them in errors.
 
-    A wrong password is detected only when the identity is loaded.
+    Raises BadKeyStore if the key or the certificate is missing, or if the key is encrypted and ``password`` is empty. A
+    wrong password is detected only when the identity is loaded.
     """
     keys = [(kind, body) for kind, body in _BLOCK.findall(key) if kind.endswith("PRIVATE KEY")]
     certificates = pem_certificates(chain)
@@ -162,7 +165,10 @@ def _normal(kind: str, body: str) -> str:
 
 
 def _pkcs12(path: str, password: str) -> tuple[str, str]:
-    """Return the private key (empty if there is none) and the certificates in a PKCS #12 file, as PEM."""
+    """Return the private key and the certificates in a PKCS #12 file, as PEM. Each is empty if the file has none.
+
+    Raises BadKeyStore if the file or its password cannot be used, or if the library ``cryptography`` is missing.
+    """
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat

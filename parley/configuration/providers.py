@@ -34,18 +34,21 @@ _FILE_BYTES_MAX: Final = 1 << 20
 
 
 class UnresolvedValue(ValueError):
-    """A provider could not supply a value. The message says which value and why, and contains no secret."""
+    """Raised if a provider is unknown or cannot supply a value. The message says why, and contains no secret."""
 
 
 class ConfigProviders:
-    """The providers that a configuration declares. Raises UnresolvedValue for an unknown class."""
+    """The providers that a configuration declares. The constructor raises UnresolvedValue for an unknown class."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         names = [name for name in (each.strip() for each in properties.get(_PREFIX, "").split(",")) if name]
         self._lookups = {name: _lookup(name, properties) for name in names}
 
     def resolve(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return the properties with all references replaced by their values. Blocks. Raises UnresolvedValue."""
+        """Return the properties with the references to declared providers replaced by their values. Blocks.
+
+        Raises UnresolvedValue if a provider cannot supply a value.
+        """
         if not self._lookups:
             return dict(properties)
         return {

@@ -27,12 +27,12 @@ from parley.light_dataclasses import dataclass
 __all__ = ["CRL_FILE", "DEFAULT_VERSIONS", "TlsSettings", "tls_settings"]
 
 CRL_FILE: Final = "ssl.crl.location"
-"""Parley's own key, under librdkafka's name."""
+"""The key that names the file with the revocation lists. Kafka has no such key; librdkafka has one of this name."""
 
 DEFAULT_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
-"""JKS is Kafka's default type, but most files with this type are actually PKCS #12."""
+"""The allowed store types. JKS is Kafka's default, but most files for which it is configured are actually PKCS #12."""
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 

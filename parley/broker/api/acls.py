@@ -79,7 +79,10 @@ class AclsApi:
         }
 
     def describe_acls(self, context: RequestContext, request: DescribeAclsRequest) -> Any:
-        """Return the ACLs that match the filter, by resource. Raises KafkaError for an invalid filter."""
+        """Return the response with the ACLs that match the filter, by resource, or a coroutine that returns it.
+
+        Raises KafkaError: SECURITY_DISABLED if no authorizer uses ACLs, or INVALID_REQUEST for an invalid filter.
+        """
         authorizer = self._acl_authorizer()
         wanted = _filter(request, context.api_version)
         return now_or_in_turns(describing(authorizer.index, wanted, context))
@@ -98,7 +101,7 @@ class AclsApi:
         return CreateAclsResponse(results=[make() if error is None else make(**_fields(error)) for error in outcomes])
 
     async def delete_acls(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-        """Delete the ACLs that match each filter."""
+        """Delete the ACLs that match at least one filter. The response lists the deleted ACLs of each filter."""
         make = DeleteAclsResponse.DeleteAclsFilterResult
         try:
             authorizer = self._acl_authorizer()

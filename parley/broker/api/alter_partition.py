@@ -27,10 +27,11 @@ _BEFORE_TOPIC_IDS = {
     ErrorCode.INELIGIBLE_REPLICA: ErrorCode.OPERATION_NOT_ATTEMPTED,
     ErrorCode.NEW_LEADER_ELECTED: ErrorCode.FENCED_LEADER_EPOCH,
 }
-"""Error -> the error that takes its place in versions before 2, whose clients do not know it (KIP-841)."""
+"""Maps each error that versions before 2 do not know to the error that they get instead (KIP-841)."""
 
 MANY_PARTITIONS: Final = 100
-"""A thread decides on at least this many partitions: each takes 20 microseconds, and the event loop must not wait."""
+"""If a request changes at least this many partitions, the controller decides on them in a thread. Each takes 20
+microseconds, during which the event loop could not serve clients."""
 
 
 class AlterPartitionApi:

@@ -47,8 +47,8 @@ class ApiVersionsApi:
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         """Return the supported APIs with their versions, and the cluster's features.
 
-        The error code is INVALID_REQUEST if the client's software name or version is malformed (KIP-511), from version
-        3 of the API on.
+        From version 3 on, the error code is INVALID_REQUEST if the client's software name or version is malformed
+        (KIP-511).
         """
         if context.api_version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)

@@ -78,8 +78,10 @@ class BrokerLifecycleApi:
     async def hand_over_leadership(
         self, context: RequestContext, request: HandOverLeadershipRequest
     ) -> HandOverLeadershipResponse:
-        """Elect other leaders for the partitions whose logs are damaged on the sender, or remove the sender from their
-        ISRs."""
+        """Elect other leaders for the partitions whose logs are damaged on the sender.
+
+        If ``starts_over``, remove the sender from the ISRs of these partitions instead.
+        """
         replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
         decide = remove_damaged_replicas if request.starts_over else elect_other_leaders
         try:

@@ -1,8 +1,8 @@
 """DescribeClientQuotas, AlterClientQuotas (KIP-546): the quotas of users, client ids and addresses.
 
 Any broker describes the quotas that it knows. The controller changes them. The response to a change is sent when all
-live brokers have applied it, or after ``APPLIED_MAX_S``. Quotas are stored by address. Unlike Kafka's brokers, Parley's
-do not resolve host names, because an unresponsive name server would delay other requests.
+live brokers have applied it, or after ``APPLIED_MAX_S``. A host is identified by its IP address. Unlike Kafka's
+brokers, Parley's do not resolve host names, because an unresponsive name server would delay other requests.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class ConfigsApi:
         self._metadata = metadata
         self._config = config
         self._entries_of: tuple[BrokerConfig | None, Sequence[Entry]] = (None, ())
-        """The configuration that was last described as this broker's, and its entries."""
+        """The configuration from which this broker's entries were last created, and these entries."""
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -120,8 +120,8 @@ class ConfigsApi:
         return self._broker_entries(config) if resource.type is ResourceType.BROKER else describe_loggers()
 
     def _broker_entries(self, config: BrokerConfig) -> Sequence[Entry]:
-        """Return the entries of this broker. There are hundreds, so they are kept until the configuration changes: a
-        short request would hold the event loop for several milliseconds."""
+        """Return the entries of this broker. They are cached until the configuration changes: there are hundreds, and
+        creating them would block the event loop for several milliseconds."""
         if self._entries_of[0] is not config:
             self._entries_of = (config, describe_broker(config, self._config.unreadable))
         return self._entries_of[1]
@@ -140,7 +140,11 @@ class ConfigsApi:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """List the resources that can have a configuration (KIP-1142). Version 0 lists only client metrics."""
+        """List the topics, the brokers, and the groups with a configuration (KIP-1142), or only the types that the
+        request names. Version 0 is about client metrics, which Parley does not have.
+
+        The error code is UNSUPPORTED_VERSION if the request names an unknown type.
+        """
         image = self._metadata.image
         found = {
             ResourceType.TOPIC: list(image.topics),

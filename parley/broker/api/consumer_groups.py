@@ -168,7 +168,7 @@ def _described_assignment(
 def undescribed_consumer_group(
     group_id: str, code: ErrorCode, message: str | None = None
 ) -> ConsumerGroupDescribeResponse.DescribedGroup:
-    """Return the error response for one group."""
+    """Return the result for a group that cannot be described."""
     return ConsumerGroupDescribeResponse.DescribedGroup(
         error_code=code,
         error_message=message,

@@ -16,7 +16,7 @@ Waiting = dict[Partition, tuple[int, _Outcome]]
 
 
 class DelayedProduce(Delayed[ProduceResponse]):
-    """Waits until the ISR of every partition has the appended records."""
+    """A response that is sent when the ISR of every partition has the appended records."""
 
     def __init__(
         self, response: ProduceResponse, waiting: Waiting, name_leaders: Callable[[ProduceResponse], None]
@@ -27,7 +27,8 @@ class DelayedProduce(Delayed[ProduceResponse]):
         self._name_leaders = name_leaders
 
     def check_all(self) -> None:
-        """Check every partition, because its replicas may have caught up before the purgatory began to watch it."""
+        """Check every partition now. Call this once the purgatory watches the partitions: replicas may have caught up
+        before."""
         for partition in tuple(self._waiting):
             self.on_change(partition, 0)
 

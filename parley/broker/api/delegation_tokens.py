@@ -190,7 +190,11 @@ class DelegationTokensApi:
     # --- What the controller stores ---
 
     async def _store(self, token_id: str, before: DelegationToken | None, after: DelegationToken | None) -> None:
-        """Have the controller replace a token, and wait until this broker has applied the change. Raises KafkaError."""
+        """Have the controller replace the token ``before``, or None, with ``after``, or None.
+
+        Returns when this broker has applied the change, or after ``APPLIED_MAX_S``. Raises KafkaError if the stored
+        token is no longer ``before``, or if no controller can be reached.
+        """
 
         def local() -> Awaitable[StoreDelegationTokenResponse] | None:
             return self._replace(token_id, before, after) if self._controller.is_active else None

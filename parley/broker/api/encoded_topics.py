@@ -59,7 +59,7 @@ class _Kept:
 
 
 class ShownTopics:
-    """The topics of one image as the clients of one listener see them in one version."""
+    """The topics of one image as the clients of one listener see them in one version of the response."""
 
     __slots__ = ("_encode", "_has_room", "_kept", "image", "version", "view")
 
@@ -72,7 +72,10 @@ class ShownTopics:
         kept: _Kept | None = None,
         has_room: Callable[[_Kept, int], bool] = lambda kept, size: False,
     ) -> None:
-        """If ``kept`` is None, the encoded topics are used for one request only, and then discarded."""
+        """``kept`` stores the encoded topics for later requests; without it, this object is for one request.
+
+        ``has_room(kept, size)`` returns True if ``kept`` may grow by ``size`` bytes.
+        """
         self.image = image
         self.version = version
         self.view = view
@@ -106,8 +109,11 @@ class ShownTopics:
         )
 
     def while_opening(self, view: ListenerView, opens_logs_of: Callable[[str], bool]) -> ShownTopics:
-        """Return the same topics for one request while this broker opens logs. ``view`` knows the logs that are not
-        open yet."""
+        """Return the same topics for one request while this broker opens logs.
+
+        ``view`` knows the logs that are not open yet. Topics for which ``opens_logs_of`` returns True are encoded with
+        it, and not kept.
+        """
 
         def encode(version: int, view: ListenerView, topic: TopicImage) -> bytes:
             return self._encode(version, view, topic) if opens_logs_of(topic.name) else self.encoded(topic)
@@ -121,7 +127,7 @@ class ShownTopics:
         return known[1] if known is not None and known[0] is self.image.topics else None
 
     def keep_all(self, topics: EncodedArray) -> None:
-        """Keep all topics of the image in one array, for requests about all topics."""
+        """Keep the array ``topics``, which contains all topics of the image, if there is room for it."""
         self._kept.forget_all_in_one()
         if self._has_room(self._kept, topics.size):
             self._kept.all = (self.image.topics, topics)
@@ -142,7 +148,10 @@ class EncodedTopics:
         return sum(shown.kept.size for shown in self._shown.values())
 
     def shown(self, image: MetadataImage, listener: str, version: int, without_listener: ErrorCode) -> ShownTopics:
-        """Return the topics of an image. Call this only while this broker is not opening any log."""
+        """Return the topics of an image. While this broker opens logs, use the ``while_opening`` of the result.
+
+        ``without_listener`` is the error for a partition whose leader does not have this listener.
+        """
         shown = self._shown.get((listener, version))
         if shown is not None and shown.image is image:
             return shown

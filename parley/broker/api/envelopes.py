@@ -60,7 +60,7 @@ def wrap(context: RequestContext, request: Request) -> EnvelopeRequest:
 
 
 class EnvelopeRefused(KafkaError):
-    """The controller did not carry out the request in an envelope.
+    """Raised if the controller did not carry out the request in an envelope.
 
     The client gets UNKNOWN_SERVER_ERROR, as in Kafka, because the fault is the cluster's and not the client's.
     """
@@ -102,7 +102,10 @@ class EnvelopesApi:
         return {EnvelopeRequest.API_KEY: self.open}
 
     async def open(self, context: RequestContext, envelope: EnvelopeRequest) -> EnvelopeResponse:
-        """Carry out the request in an envelope."""
+        """Carry out the request in an envelope. Returns its response in an envelope.
+
+        The envelope's own error code says why a request was not carried out, for example NOT_CONTROLLER.
+        """
         if not self._controller.is_active:
             return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
         try:
@@ -133,7 +136,8 @@ def _sealed(inner: RequestContext, response: Response) -> EnvelopeResponse:
 def _failed(inner: RequestContext, error: KafkaError) -> EnvelopeResponse:
     """Return the error in the client's response, or as the envelope's error if the response cannot contain it.
 
-    Disconnect would close the connection between the brokers, and fail the requests of other clients on it.
+    Never raises Disconnect, which would close the connection between the brokers, and fail the requests of other
+    clients on it.
     """
     try:
         return _sealed(inner, error_response(APIS[inner.api_key].response, error.code, error.message))

@@ -24,14 +24,14 @@ LISTED_S = 5.0
 
 
 class FailingBrokers:
-    """Tracks the brokers that have just failed, or may have failed."""
+    """The brokers that have just failed or may have failed, and their effect on Metadata responses."""
 
     def __init__(
         self, metadata: Metadata, lost_at: Callable[[int], float | None], is_in_touch: Callable[[], bool]
     ) -> None:
-        """``lost_at`` returns the loop time at which this broker lost its connection to another broker, or None.
+        """``lost_at(broker_id)`` returns the loop time at which that broker closed its connection to this one, or None.
 
-        ``is_in_touch`` returns True if this broker is the controller, or receives the changes to the metadata.
+        ``is_in_touch()`` returns True if this broker is the controller, or receives the changes to the metadata.
         """
         self._metadata = metadata
         self._is_in_touch = is_in_touch
@@ -49,7 +49,8 @@ class FailingBrokers:
 
     @property
     def absent(self) -> ErrorCode:
-        """The error for a topic that is not in the metadata."""
+        """The error for a topic that is not in the metadata: LEADER_NOT_AVAILABLE, which clients retry, while this
+        broker has no contact with the controller."""
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._is_in_touch() else ErrorCode.LEADER_NOT_AVAILABLE
 
     def listed(self, image: MetadataImage) -> list[BrokerRegistration]:
@@ -70,7 +71,8 @@ class FailingBrokers:
         return len(self._metadata.image.brokers) > 1
 
     async def settled(self) -> None:
-        """Wait until the controller has decided on the partitions of brokers that have just failed."""
+        """Wait until the controller has decided on the partitions of brokers that have just failed, for at most
+        ``HOLD_S``."""
         # One iteration lets the event loop notice connections that ended together with the client's.
         await asyncio.sleep(0)
         since = asyncio.get_running_loop().time() - HOLD_S

@@ -37,7 +37,11 @@ class FetchMetadataApi:
     def fetch_metadata(
         self, context: RequestContext, request: FetchMetadataRequest
     ) -> FetchMetadataResponse | Awaitable[FetchMetadataResponse]:
-        """Record that the sender is alive, and respond when there are changes or the maximum wait has expired."""
+        """Record that the sender is alive, and respond when there are changes or the maximum wait has expired.
+
+        The error code is NOT_CONTROLLER if this broker is not the controller, or STALE_BROKER_EPOCH if the sender has
+        registered again since.
+        """
         publisher = self.publisher
         if not publisher.is_open:
             response = _failed(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)

@@ -34,7 +34,7 @@ coordinates."""
 
 
 class InternalTopicCreation(Protocol):
-    """Creates the internal topics of coordinators when they are first needed."""
+    """The part that creates the internal topics of coordinators when they are first needed."""
 
     async def create_internal_topic(self, name: str) -> None:
         """Create the topic unless it exists. Raises KafkaError if it cannot be created now."""
@@ -90,7 +90,10 @@ class FindCoordinatorApi:
         )
 
     async def _prepared(self, kind: CoordinatorKind) -> KafkaError | None:
-        """Create the topic if it does not exist. Returns the error if it cannot be created now."""
+        """Create the topic if it does not exist, and wait until this broker has loaded its coordinators of this type.
+
+        Returns the error if the topic cannot be created now, else None.
+        """
         try:
             if kind.topic not in self._metadata.image.topics:
                 await self._creation.create_internal_topic(kind.topic)

@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class Forwarding:
-    """Wraps the handlers of requests for the controller."""
+    """A wrapper of handlers that forwards the requests for the controller."""
 
     def __init__(
         self,

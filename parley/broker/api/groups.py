@@ -246,7 +246,10 @@ def _protocol_type(group: Group) -> str:
 def responding(
     outcome: T | asyncio.Future[T], responded: Callable[[T], R], failed: Callable[[KafkaError], R]
 ) -> R | asyncio.Future[R]:
-    """Convert a coordinator's result to the response: immediately or, if the result is a future, when it completes."""
+    """Convert a coordinator's result to the response: immediately or, if the result is a future, when it completes.
+
+    ``failed`` returns the response if the future fails with a KafkaError.
+    """
     if not isinstance(outcome, asyncio.Future):
         return responded(outcome)
     response: asyncio.Future[R] = asyncio.get_running_loop().create_future()

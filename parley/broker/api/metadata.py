@@ -63,10 +63,11 @@ def _not_requested(topic: str) -> int:
 
 
 class TopicCreation(Protocol):
-    """Creates the missing topics of a Metadata request."""
+    """The part that creates the missing topics of a Metadata request."""
 
     async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
-        """Create the topics with the cluster's defaults. A topic that already exists counts as created."""
+        """Create the topics with the cluster's defaults, and return the outcome of each. A topic that already exists
+        counts as created."""
         ...
 
     @property
@@ -92,7 +93,7 @@ class HostedLogs(Protocol):
         ...
 
     async def until_opened(self, within_s: float | None = None) -> None:
-        """Wait until the logs of new partitions are open, for at most ``within_s`` seconds."""
+        """Wait until the logs of new partitions are open, for at most ``within_s`` seconds; None means no limit."""
 
 
 class _AllOpen:
@@ -126,7 +127,8 @@ class MetadataApi:
         quota_of: QuotaOf = lambda context, strict_since: UNLIMITED,
         encoded_bytes_max: int = ENCODED_BYTES_MAX,
     ) -> None:
-        """``quota_of(context, strict_since)`` returns the quota for the topics that one request creates."""
+        """``quota_of(context, strict_since)`` returns the quota for the topics that one request creates. Requests of
+        versions before ``strict_since`` may exceed it, and are throttled afterwards."""
         self._metadata = metadata
         self._creation = creation
         self._failing_brokers = failing_brokers

@@ -199,7 +199,10 @@ def _found(partition: Partition, timestamp: int, isolation: Isolation, version: 
 
 
 def _segment_starts(partition: Partition, timestamp: int, limit: int, isolation: Isolation) -> list[int]:
-    """Return the base offsets of the segments whose timestamps are at most ``timestamp``, newest first (version 0)."""
+    """Return up to ``limit`` base offsets of the segments whose timestamps are at most ``timestamp``, newest first.
+
+    For version 0. EARLIEST selects only the log start offset, LATEST all segments and the end of the readable log.
+    """
     log, segments = partition.log, partition.log.segments  # read once: compaction may replace segments at any time
     end = partition.end_visible(isolation)
     starts = [max(segment.base_offset, log.log_start_offset) for segment in segments]

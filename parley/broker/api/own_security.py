@@ -1,8 +1,8 @@
 """Checks changes to this broker's own security settings by loading them, before the controller stores them.
 
 Only this broker can read the files that its listeners' settings name, and Kafka's clients send such changes to the
-broker to which they apply. If a key store cannot be opened, the response reports the error, and not only this broker's
-log.
+broker to which they apply. So if a key store cannot be opened, the client gets the error. Otherwise the error would
+appear only in this broker's log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ChangeOf = Callable[[Any], ConfigChange]
 
 
 class OwnSecurity:
-    """Wraps the handlers of requests that change configurations."""
+    """A wrapper of the handlers that change configurations. It first checks changes to this broker's own security."""
 
     def __init__(
         self,

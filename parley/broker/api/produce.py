@@ -9,7 +9,8 @@
 * The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
 * Records that take a long time to decompress or convert are prepared in a thread. A request for many partitions is
   appended in several turns of the event loop. Meanwhile, and during verification, the request is work in progress: no
-  later request of the connection is appended before it. A request whose client has left before the thread is dropped.
+  later request of the connection is appended before it. A request is dropped if its client disconnects while it waits
+  for a thread.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ _Outcome = ProduceResponse.PartitionProduceResponse
 _NO_ERRORS: list[ProduceResponse.BatchIndexAndErrorMessage] = []
 
 MaybeResponse = ProduceResponse | None
-"""None for ``acks=0``."""
+"""A response, or None for a request with ``acks=0``."""
 _Pending = MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]
 """A response, a future of a response that waits for replicas, or a coroutine that returns either of them."""
 Preparations = dict[int, Prepared | Exception]
@@ -94,8 +95,8 @@ Verified = dict[int, Verification]
 
 
 class _Constructors:
-    """The constructors of a response and its parts. The first request makes them: they would delay the start of a
-    broker by half a millisecond."""
+    """The constructors of a response and its parts. They are made for the first request, because making them takes half
+    a millisecond of a broker's start."""
 
     __slots__ = ("outcome", "response", "topic")
 
@@ -138,9 +139,9 @@ class _Appends:
 
 
 class ProduceApi:
-    """Appends the records that clients send.
+    """Handler of Produce: appends the records that clients send.
 
-    The methods call each other in this order. Those on the right wait, and only if they are needed::
+    The methods call each other in this order. Those on the right wait, and are called only if that is necessary::
 
         produce            a request arrives   _verify_and_produce   for the transaction coordinator
         _produce           prepares records    _produce_costly       for a thread that prepares records
@@ -179,7 +180,10 @@ class ProduceApi:
         return {ProduceRequest.API_KEY: self.produce}
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> _Pending:
-        """Append the records of every partition, and respond as ``acks`` requires."""
+        """Append the records of every partition, and respond as ``acks`` requires.
+
+        Errors are in the response. With ``acks=0``, raises Disconnect instead.
+        """
         preparations = _named_twice(request)
         if request.transactional_id is not None:
             try:

@@ -48,8 +48,9 @@ class PreparingThreads:
     async def run(self, client: ConnectedClient, prepare: Callable[[], Prepared], *, may_have_left: bool) -> Prepared:
         """Run ``prepare`` in a thread when it is the client's turn.
 
-        Raises the errors of ``prepare``, and Disconnect if the client has left by then. A client that ``may_have_left``
-        must also have waited for its turn.
+        Raises the errors of ``prepare``, and Disconnect if the client has disconnected by then. ``may_have_left`` is
+        True if the client may disconnect as soon as it has sent its records. If such a client did not wait for its
+        turn, its records are prepared even if it has disconnected.
         """
         user = client.session.user_or_host
         at_once = self._places.take_at_once(user)

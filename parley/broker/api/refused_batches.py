@@ -64,8 +64,10 @@ class Refusals:
         return len(self._last)
 
     def note(self, topic: str | UUID, index: int, records: Buffer | None, code: ErrorCode, *, host: str) -> None:
-        """Record that records from ``host`` were rejected. The records have not been validated, so they may contain
-        anything."""
+        """Record that records from ``host`` were rejected, if an idempotent producer resends them after ``code``.
+
+        The records have not been validated, so they may contain anything.
+        """
         header = _idempotent(records)
         if header is None or code not in PASSING or (isinstance(topic, str) and len(topic) > NAME_LENGTH_MAX):
             return

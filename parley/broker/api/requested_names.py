@@ -38,10 +38,9 @@ def named_twice(keys: Iterable[K]) -> set[K]:
 
 
 def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[K, dict[N, T]]:
-    """Group things (such as partitions) by heading (such as the topic), without duplicates, in order of first
-    occurrence.
+    """Return the items (such as partitions) by heading (such as the topic) and ``key``, in order of first occurrence.
 
-    If several things have the same key, the last one counts. Repeated headings are merged.
+    If several items under a heading have the same key, the last one counts. Repeated headings are merged.
     """
     found: dict[K, dict[N, T]] = {}
     for heading, things in named:

@@ -46,7 +46,10 @@ class SaslApi:
     def handshake(
         self, context: RequestContext, request: SaslHandshakeRequest
     ) -> SaslHandshakeResponse | Awaitable[LoginFailed]:
-        """Start a login. Returns ILLEGAL_SASL_STATE if the client cannot or need not log in now."""
+        """Start a login. The error code is ILLEGAL_SASL_STATE if the client cannot or need not log in now.
+
+        If the login fails, returns a future of the connection's last response.
+        """
         login = context.client.login
         if login is None:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
@@ -63,7 +66,10 @@ class SaslApi:
     def authenticate(
         self, context: RequestContext, request: SaslAuthenticateRequest
     ) -> SaslAuthenticateResponse | Awaitable[Any]:
-        """Process a token of a login. Returns ILLEGAL_SASL_STATE if the client is already logged in."""
+        """Process a token of a login. The error code is ILLEGAL_SASL_STATE if the client is already logged in.
+
+        If the login fails, returns a future of the connection's last response.
+        """
         login = context.client.login
         if login is None or login.state is LoginState.COMPLETE:
             message = "SaslAuthenticate request received after successful authentication"

@@ -262,7 +262,7 @@ def _described_member(member: ShareMember, names: Mapping[UUID, str]) -> ShareGr
 def undescribed_share_group(
     group_id: str, code: ErrorCode, message: str | None = None
 ) -> ShareGroupDescribeResponse.DescribedGroup:
-    """Return the error response for one group."""
+    """Return the result for a group that cannot be described."""
     return ShareGroupDescribeResponse.DescribedGroup(
         error_code=code,
         error_message=message,

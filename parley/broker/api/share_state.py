@@ -157,7 +157,7 @@ async def _each(
 ) -> list[Any]:
     """Return the result for each share partition of a request, by topic; an empty list if the request names no group.
 
-    If ``handle`` raises a KafkaError, the result is ``failed`` with the error.
+    If ``handle`` raises a KafkaError, ``failed`` makes the result.
     """
     if not request.group_id:
         return []

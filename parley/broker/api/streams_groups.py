@@ -51,7 +51,7 @@ class StreamsGroupsApi:
         topics: InternalTopics,
         settings: Callable[[str], StreamsSettings],
     ) -> None:
-        """``settings`` returns the settings of a group."""
+        """``settings(group_id)`` returns the settings of a group."""
         self._coordinator = coordinator
         self._metadata = metadata
         self._authorization = authorization
@@ -92,7 +92,8 @@ class StreamsGroupsApi:
             return _failed(error)
 
     def _create(self, context: RequestContext, group_id: str, outcome: Outcome) -> None:
-        """Start creating the missing topics. If that fails, add the reason to the response."""
+        """Start creating the missing topics. If the client may not create them, or an earlier attempt has failed, add
+        the reason to the response."""
         names = [topic.name for topic in outcome.to_create]
         refused = self._refused(context, names)
         if refused:
@@ -146,7 +147,7 @@ def _describer(group_id: str, operations: int) -> Any:
 def undescribed_streams_group(
     group_id: str, code: ErrorCode, message: str | None = None
 ) -> StreamsGroupDescribeResponse.DescribedGroup:
-    """Return the error response for one group."""
+    """Return the result for a group that cannot be described."""
     return StreamsGroupDescribeResponse.DescribedGroup(
         error_code=code,
         error_message=message,
@@ -239,7 +240,7 @@ def _check_id(value: str | None, name: str) -> None:
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:
-    """Reject features that Kafka 4.3 does not support, either."""
+    """Raise KafkaError (INVALID_REQUEST) if a heartbeat uses features that neither Parley nor Kafka 4.3 supports."""
     _require(request.instance_id is None, "Static membership is not yet supported.")
     _require(request.task_offsets is None, "TaskOffsets are not supported yet.")
     _require(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")

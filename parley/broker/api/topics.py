@@ -53,7 +53,8 @@ class TopicsApi:
         config: DynamicConfig,
         quota_of: QuotaOf = lambda context, strict_since: UNLIMITED,
     ) -> None:
-        """``quota_of(context, version)`` returns the quota for the changes of one request."""
+        """``quota_of(context, strict_since)`` returns the quota for the changes of one request. Requests of versions
+        before ``strict_since`` may exceed it, and are throttled afterwards."""
         self._administration = administration
         self._metadata = metadata
         self._config = config
@@ -93,7 +94,7 @@ class TopicsApi:
     def _describer(
         self, configs: Mapping[str, Mapping[str, str]]
     ) -> Callable[[TopicOutcome], CreateTopicsResponse.CreatableTopicResult]:
-        """Return a function that describes outcomes.
+        """Return a function that describes outcomes. ``configs`` contains the requested configuration of each topic.
 
         Topics with equal configurations share the description of the configuration, which is the largest part of a
         result. Most configurations are equal.

@@ -171,14 +171,14 @@ class LedSharePartition:
         self._share_fetches.notify(self)
 
     def end_when_stored(self) -> None:
-        """Drop the state in memory, after the current write if there is one: the group has no members on this
-        broker."""
+        """Drop the state in memory, after the current write if there is one. Call this when the group has no members on
+        this broker. ``use`` revokes the call until the write has ended."""
         self._is_unused = True
         if not self._is_writing:
             self.end(_UNUSED)
 
     def use(self) -> None:
-        """Keep the state in memory after the current write: the group has members on this broker again."""
+        """Keep the state in memory after the current write, because the group has members on this broker again."""
         self._is_unused = False
 
     async def _load(self) -> None:

@@ -39,7 +39,7 @@ KEPT_MAX: Final = 1000
 
 
 class CurrentShareSettings:
-    """Returns the current settings of a share group (``SettingsOf``)."""
+    """A function that returns the current settings of a share group (``SettingsOf``), from a cache if possible."""
 
     def __init__(self, config: Callable[[], BrokerConfig], image: Callable[[], MetadataImage]) -> None:
         self._config = config

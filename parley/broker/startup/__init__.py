@@ -7,8 +7,8 @@
    ``replication`` create, in this order.
 5. ``credentials`` reads the users that log in. ``serving`` creates the request handlers (``routes``) and accepts
    connections; most requests must wait.
-6. ``joining`` joins the cluster, and adopts topics found on disk if the cluster is new. ``background_tasks`` starts the
-   tasks that run for the broker's whole life.
+6. ``cluster_joining`` joins the cluster. ``background_tasks`` starts the tasks that run for the broker's whole life. If
+   the cluster is new, ``cluster_joining`` adopts the topics found on disk.
 7. ``serving`` releases the waiting requests.
 
 A phase receives what it needs as arguments and returns a frozen record of the parts that it has created. It registers

@@ -83,7 +83,7 @@ class Parts:
     transactions: TransactionCoordinator
     share_state: ShareCoordinator
     persister: CoordinatorPersister
-    """Reads and writes the state of share partitions, wherever it is stored."""
+    """Reads and writes the state of share partitions through their share coordinators, on this or another broker."""
     share_partitions: SharePartitions
     create_internal_topic: LateCreation
     """Creates the topics of coordinators. Set when the request handlers are created."""

@@ -44,7 +44,7 @@ class Coordinators:
     transactions: TransactionCoordinator
     share_state: ShareCoordinator
     persister: CoordinatorPersister
-    """Reads and writes the state of share partitions, wherever it is stored."""
+    """Reads and writes the state of share partitions through their share coordinators, on this or another broker."""
     share_partitions: SharePartitions
     create_internal_topic: LateCreation
     producer_ids: ProducerIds
@@ -183,14 +183,15 @@ def _leader_epoch(metadata: Metadata, topic: str, index: int) -> int:
 
 
 class LateCreation:
-    """Creates the topics of coordinators, by calling a part that does not exist until the request handlers are
-    created."""
+    """A function that creates the topics of coordinators. It calls ``create``, which is set together with the request
+    handlers."""
 
     def __init__(self) -> None:
         self.create: Callable[[str], Awaitable[None]] | None = None
 
     async def __call__(self, name: str) -> None:
-        """Create a topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot currently be created."""
+        """Create a topic unless it exists. Raises KafkaError: COORDINATOR_NOT_AVAILABLE while the broker is starting,
+        and the errors of ``create``."""
         if self.create is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker is starting.")
         await self.create(name)

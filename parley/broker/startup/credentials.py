@@ -25,7 +25,7 @@ async def read_credentials(environment: Environment, parts: Parts) -> None:
 
 
 async def read_broker_listeners(environment: Environment, parts: Parts) -> None:
-    """Read from the store which listeners the registered brokers use between each other. Raises CoordinationError."""
+    """Read from the store which listeners the registered brokers use among themselves. Raises CoordinationError."""
     if len(environment.config.bound) > 1:
         stored = [registration_from_bytes(entry.value) async for entry in parts.lifecycle.store.entries(BROKERS)]
         parts.broker_listeners.stored = {each.broker_id: each for each in stored}

@@ -20,7 +20,8 @@ from parley.storage.log_manager import LogManager
 
 
 class DirectoryFailures:
-    """When a log directory fails, reports it to ``/healthz``, and its logs to the part that uses them."""
+    """A function to call when a log directory has failed. It reports the failure to ``/healthz``, and the directory's
+    logs to the part that uses them."""
 
     def __init__(self, health: Health) -> None:
         self._health = health

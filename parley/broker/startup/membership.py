@@ -113,7 +113,7 @@ def _election_rules(config: DynamicConfig) -> RulesOf:
 
 
 def _ids_in_use(config: BrokerConfig, joined: Joined) -> dict[str, int]:
-    """Return, by counter in the store, one more than the highest id that this broker knows to be in use."""
+    """Return, for each counter in the store, one more than the highest id that this broker knows to be in use."""
     ids = {PRODUCER_IDS: joined.epochs.known.producer_ids_end}
     if config.broker_id < 0:
         ids[BROKER_IDS] = joined.identity.broker_id + 1

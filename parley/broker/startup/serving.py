@@ -68,7 +68,7 @@ class Serving:
 
 
 async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listening:
-    """Accept connections, and hold all requests except requests that are served before registration.
+    """Accept connections. All requests wait, except those of the APIs in ``SERVED_FIRST``.
 
     Raises OSError if a listener cannot be opened, and ConfigError if its security settings are unusable.
     """

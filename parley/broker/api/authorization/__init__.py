@@ -1,1 +1,2 @@
-"""The authorization checks before the request handlers, if the broker has an authorizer."""
+"""Guards, which check the rights of a client before a handler gets its request. Only a broker with an authorizer has
+them."""

@@ -17,10 +17,10 @@ from parley.protocol.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class DescribeGuard:
-    """A guard that replaces a group with an error if the client may not describe it, or one of its topics."""
+    """A guard that returns an error instead of a group if the client may not describe it, or one of its topics."""
 
     undescribed: Callable[..., Any]
-    """Makes the error response for a group, from its id, the error code and the message."""
+    """Returns the error result of one group, given the group's id, the error code and, if any, a message."""
     topics_of: Callable[[Any], set[str]]
     """Returns the names of a described group's topics."""
     topics_refused: str

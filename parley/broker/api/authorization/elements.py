@@ -51,9 +51,10 @@ class Checks:
         elements: Iterable[E],
         name_of: Callable[[E], str | None],
     ) -> Steps[tuple[list[E], list[E]]]:
-        """Divide elements into permitted elements, on which the client may perform the operation, and refused elements.
+        """Return the elements on which the client may perform the operation, and the refused elements.
 
-        Elements without a name are refused, because a topic with this id may be created before the handler looks it up.
+        ``name_of`` returns None if an element's topic id is unknown. Such an element is refused, because a topic with
+        this id may be created before the handler looks it up.
         """
         named = [(each, name_of(each)) for each in elements]
         names = {name for _, name in named if name is not None}
@@ -83,13 +84,13 @@ class Checks:
         return allowed
 
     def code_of(self, topic: Any) -> ErrorCode:
-        """Return the error for a topic that the client may not use, or whose id is unknown."""
+        """Return the error for a refused topic: UNKNOWN_TOPIC_ID, or TOPIC_AUTHORIZATION_FAILED if its id is known."""
         is_unknown = self.name_of(topic) is None
         return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def listed(elements: Iterable[E]) -> Steps[list[E]]:
-    """Collect the elements in a list, one per step."""
+    """Return the elements in a list. Each step takes one of them."""
     made: list[E] = []
     for element in elements:
         made.append(element)
@@ -98,7 +99,7 @@ def listed(elements: Iterable[E]) -> Steps[list[E]]:
 
 
 def made_of(elements: Iterable[E], make: Callable[[E], Steps[R]]) -> Steps[list[R]]:
-    """Collect the results of ``make``, which itself works in steps, for all elements."""
+    """Return the result of ``make`` for each element. ``make`` itself works in steps."""
     made: list[R] = []
     for element in elements:
         made.append((yield from make(element)))
@@ -115,7 +116,10 @@ def refusal(context: RequestContext, operation: Operation, type: ResourceType, n
 
 
 def after(result: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply ``change`` to a handler's response when it is ready. Returns None if the handler sends no response."""
+    """Apply ``change`` to a handler's response. ``result`` is the response, or an awaitable of it.
+
+    Returns the changed response, or an awaitable of it. Returns None if the handler sends no response.
+    """
     if result is None:
         return None
     if isinstance(result, Response):
@@ -126,7 +130,8 @@ def after(result: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _changed_later(waiting: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
-    """Return a future of the changed response. Like the handler's future, it does not count as work in progress."""
+    """Return a future of the changed response. Like the handler's future ``waiting``, it does not count as work in
+    progress. Cancelling it cancels ``waiting``."""
     changed: asyncio.Future[Any] = waiting.get_loop().create_future()
 
     def take(done: asyncio.Future[Any]) -> None:
@@ -160,10 +165,10 @@ async def _changed(pending: Awaitable[Any], change: Callable[[Any], Any]) -> Any
 def with_refused(
     handler: Handler, context: RequestContext, request: Any, field: str, kept: list[Any], refused: list[Any], into: str
 ) -> Any:
-    """Handle only the elements ``kept`` of the list ``field``, and add ``refused`` to the list ``into`` of the
-    response.
+    """Call the handler with only the elements ``kept`` in the list ``field`` of the request.
 
-    If no element is kept, the handler is not called.
+    Adds the results ``refused`` to the list ``into`` of the response. If all elements are refused, the handler is not
+    called.
     """
     if not refused:
         return handler(context, request)

@@ -229,7 +229,8 @@ def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: O
 
 
 def _visible_topics(checks: Checks, context: RequestContext, response: Any) -> Any:
-    """From a response about all topics of a group, remove the topics that the client may not describe."""
+    """Remove the topics that the client may not describe from a response about all topics of a group. Returns the
+    response."""
     names = {topic.name for topic in response.topics}
     allowed = checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names, is_probe=True)
     response.topics = [topic for topic in response.topics if topic.name in allowed]
@@ -245,7 +246,7 @@ def _unfetched(
 
 
 def _without_offsets(make: Callable[..., R], indexes: Iterable[int], code: ErrorCode) -> Steps[list[R]]:
-    """Return the partitions of a topic with the error in place of the committed offsets."""
+    """Return a result for each partition of a topic, with the error instead of a committed offset."""
     return (
         yield from listed(
             make(

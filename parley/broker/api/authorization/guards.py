@@ -78,7 +78,7 @@ BETWEEN_BROKERS: Final = frozenset(
 _FETCH: Final = _KEYS["Fetch"]
 
 FROM_BROKERS: Final = frozenset({_KEYS["CreateTopics"], _KEYS["ListOffsets"]})
-"""APIs of clients that brokers also use: to create topics that clients name, and to list offsets as followers."""
+"""APIs for clients that brokers use, too: CreateTopics for topics that clients name, and ListOffsets as followers."""
 
 GUARDS: Final[Mapping[int, Guard]] = {_KEYS[name]: guard for family in _FAMILIES for name, guard in family.items()}
 
@@ -96,7 +96,7 @@ def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadat
 
 
 def between_brokers(routes: Mapping[int, Handler], listeners: Container[str]) -> dict[int, Handler]:
-    """Restrict the APIs that only brokers use to the listeners that brokers use. Returns all handlers.
+    """Return all handlers. Those of APIs that only brokers use refuse requests over other listeners than the brokers'.
 
     The fetches of followers are restricted because they affect the high watermark, and FetchMetadata because its
     response contains the keys of all SCRAM users. The restrictions apply even without an authorizer.

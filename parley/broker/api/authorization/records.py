@@ -103,7 +103,7 @@ def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: F
 
 
 def refused_fetch(request: FetchRequest) -> FetchResponse:
-    """Return the response to a client that poses as a follower."""
+    """Return the response to a client that poses as a follower: TOPIC_AUTHORIZATION_FAILED for each partition."""
     return FetchResponse(
         responses=[
             FetchResponse.FetchableTopicResponse(

@@ -52,9 +52,9 @@ from parley.protocol.messages.topics import (
 from parley.protocol.schema import ZERO_UUID, Response, Struct
 
 LOG_DIRS_ERROR_SINCE = 3
-"""The first version of DescribeLogDirs with an error code."""
+"""The first version of DescribeLogDirs whose response has an error code for the whole request."""
 ELECTIONS_ERROR_SINCE = 1
-"""The first version of ElectLeaders with an error code."""
+"""The first version of ElectLeaders whose response has an error code for the whole request."""
 
 
 def refuse(context: RequestContext, request: Any, error: KafkaError) -> Response:
@@ -278,5 +278,5 @@ _WITH_ELEMENTS: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaError]
         partial(ReadShareGroupStateSummaryResponse.PartitionResult, state_epoch=0, leader_epoch=0, start_offset=-1),
     ),
 }
-"""How to refuse requests whose response repeats the error in each element, or lacks a top-level error code in some
-versions. Java's admin client counts the elements."""
+"""Functions that build the refusal of a request whose response repeats the error in each element, or lacks a top-level
+error code in some versions. Java's admin client counts the elements."""

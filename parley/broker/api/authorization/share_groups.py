@@ -148,8 +148,10 @@ def _delete_offsets(
 
 
 def _with_results(handler: Handler, context: RequestContext, request: Any, kept: list[Any], results: list[Any]) -> Any:
-    """Handle the topics in ``kept``, and add ``results``. The handler runs even if no topic is left, because errors of
-    the group take precedence."""
+    """Call the handler with the topics ``kept``, and add ``results`` to its response.
+
+    The handler is called even if no topic is left. If it returns an error of the group, ``results`` are left out.
+    """
     request.topics = kept
 
     def add(response: Any) -> Any:

@@ -1,2 +1,2 @@
-"""The Fetch API: planning (``plan``), reading (``read``), rendering the response (``render``), and waiting
-(``waiting``)."""
+"""The Fetch API: planning (``plan``), reading (``read``), waiting (``pending_fetch``), and building the response
+(``render``)."""

@@ -1,4 +1,4 @@
-"""What every fetch needs of the broker."""
+"""The parts of the broker that every fetch uses, and the interface of consumers' quotas."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ class FetchQuotas(Protocol):
     def is_active(self) -> bool: ...
 
     def fetch_bytes_max(self, context: RequestContext) -> int:
-        """Return the maximum number of bytes that a fetch may return. A larger fetch would never succeed."""
+        """Return the maximum number of bytes that one response should contain, so that the client's quota allows it."""
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
-        """Count the records that a fetch would return. Returns the throttle time, in milliseconds.
+        """Count the ``size`` bytes of records that a fetch would return, unless they exceed a quota.
 
-        ``has_more`` is True if the fetch also returns records whose size is still unknown.
+        Returns the throttle time in milliseconds. If it is not 0, the fetch must respond without records. ``has_more``
+        is True if the fetch also returns records whose size is still unknown.
         """
 
     def record_fetch(self, context: RequestContext, size: int) -> None:
-        """Count records that a fetch returns regardless of the quota."""
+        """Count ``size`` bytes of records that a fetch returns regardless of the quota."""
 
     def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
         """Run a step of a waiting fetch, and count its time toward the client's request quota."""
@@ -65,7 +66,7 @@ UNLIMITED: Final = _Unlimited()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchDependencies:
-    """What the handler passes to each fetch."""
+    """The parts and settings of the broker that the handler passes to each fetch."""
 
     partitions: HostedPartitions
     metadata: Metadata

@@ -4,7 +4,7 @@ Rules of this module:
 
 * Partitions are served in the order of the request, or of the session if there is one, until the response reaches the
   size limit of the client or of ``fetch.max.bytes`` (``plan``).
-* A fetch that finds less than ``min_bytes`` waits (``waiting``).
+* A fetch that finds less than ``min_bytes`` waits (``pending_fetch``).
 * A consumer that exceeds its quota gets a response without records, and is throttled.
 * A follower must fetch with the broker epoch under which it is registered (KIP-903).
 """
@@ -43,7 +43,7 @@ microseconds."""
 
 
 class FetchApi:
-    """Serves consumers and followers from the logs of this broker."""
+    """Handler of Fetch, for consumers and followers."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class FetchApi:
         """Return the response, a future if the fetch must wait for more records, or a coroutine if it needs the disk.
 
         A new session is created when the response is built (``render.build_response``). Raises KafkaError for an error
-        of the whole request: a session error, or STALE_BROKER_EPOCH.
+        of the whole request: a session error, STALE_BROKER_EPOCH, or INVALID_REQUEST for too many partitions.
         """
         params = params_of(context, request)
         if params.is_follower:

@@ -168,7 +168,8 @@ class PendingFetch(Delayed[Any]):
         self._found[target] = error_data(target, error, self._params, self._dependencies)
 
     def _omit_if_unchanged(self, target: FetchTarget, session: FetchSession) -> bool:
-        """Omit a partition of the session if it has nothing new for the client. Returns True if it is omitted."""
+        """Omit a partition of the session if it has nothing new, or nothing urgent, for the client. Returns True if it
+        is omitted."""
         is_progress_known = not self._params.is_follower or self._restore_progress(target)
         omit = plan_omission(
             target,
@@ -186,8 +187,8 @@ class PendingFetch(Delayed[Any]):
     def _restore_progress(self, target: FetchTarget) -> bool:
         """Record the follower's progress again if it was forgotten, or if a fetch outside its session changed it.
 
-        In a session, a follower sends a partition only if its fetch changes, so it would never correct the progress.
-        Returns False if the next fetch must do this, because this fetch has already waited.
+        In a session, a follower names a partition only if its fetch of the partition changes. It would therefore never
+        correct the progress. Returns False if the next fetch must do this, because this fetch has already waited.
         """
         partition = target.partition
         progress = None if partition is None else partition.followers.progress.get(self._params.replica_id)
@@ -278,8 +279,8 @@ class PendingFetch(Delayed[Any]):
         )
 
     def _shows_required_epoch(self, target: FetchTarget, partition: Partition) -> bool:
-        """Return True if the follower's log shows the epoch that the leader requires before the follower counts. A
-        follower of an older version always counts."""
+        """Return True if the follower's log shows the epoch that the leader requires before it counts the follower
+        (``Partition.required_epoch``). A follower of an older version always counts."""
         required, client = partition.required_epoch, self._session or self._params.request
         return target.last_fetched_epoch >= required or target.stored_epoch >= required or not client.stores_epochs
 

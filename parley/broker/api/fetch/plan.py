@@ -34,21 +34,21 @@ class Omit(Enum):
 
 
 class Read(NamedTuple):
-    """Read from the client's offset."""
+    """A plan to read at most ``max_bytes`` from the client's offset or, with ``min_one_batch``, at least one batch."""
 
     max_bytes: int
     min_one_batch: bool
 
 
 class Diverging(NamedTuple):
-    """The client must truncate its log to ``end_offset`` or earlier before it can fetch."""
+    """A plan for a client that must truncate its log to ``end_offset`` or earlier before it can fetch."""
 
     epoch: int
     end_offset: int
 
 
 class Redirect(NamedTuple):
-    """The consumer should read from another replica."""
+    """A plan for a consumer that should read from another replica."""
 
     replica_id: int
 
@@ -76,7 +76,7 @@ def plan_omission(
 ) -> Omit | None:
     """Return why a session's response may omit the partition; None if the partition needs ``plan_fetch``.
 
-    ``may_defer`` is False when the fetch must respond. ``consumers_read_here`` is True if consumers read from
+    ``may_defer`` is False when the fetch must respond. ``consumers_read_here`` is True if consumers may read from
     followers.
     """
     partition = target.partition
@@ -102,10 +102,10 @@ def is_at_end(target: FetchTarget, partition: Partition, params: FetchParams) ->
 
 
 def can_wait(target: FetchTarget, params: FetchParams, *, consumers_read_here: bool) -> bool:
-    """Return True if the client can learn of a change with the next records, or when the fetch expires.
+    """Return True if a change other than new records can wait for the next records, or for the end of the fetch.
 
-    Only a follower can wait: it lacks no more than the high watermark or the log start. It must not wait if the leader
-    has changed.
+    Such a change can wait only for a follower, which lacks only a new high watermark or log start. It must not wait if
+    the leader has changed, or if consumers may read from followers.
     """
     partition = target.partition
     return (

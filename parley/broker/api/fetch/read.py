@@ -1,4 +1,4 @@
-"""The reads of one fetch: finds the batches and loads them into the response.
+"""Finds the batches that one fetch returns, and loads them into the response.
 
 Rules of this module:
 

@@ -109,7 +109,7 @@ def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchRes
 
 
 def _add_tombstone_offsets(found: dict[FetchTarget, PartitionData]) -> None:
-    """Add the offset below which tombstones may be missing to the data of each replica that fetches from below it.
+    """Put the offset below which tombstones may be missing into the data for each replica that fetches from below it.
 
     A replica is recognized by its log start offset, which it sends even when it fetches as a consumer to heal a log.
     Call this after the batches have been located, because earlier compactions may have removed tombstones from them.

@@ -35,8 +35,8 @@ from parley.protocol.uuids import UUID
 PartitionData = FetchResponse.PartitionData
 
 EVICTION_S = 120.0
-"""A session used within the last ``EVICTION_S`` seconds stays, unless a new session outranks it. The value is
-Kafka's."""
+"""A session that was used within this many seconds is ended only for a new session that outranks it: a follower's, or
+one with more partitions. The value is Kafka's."""
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -218,7 +218,8 @@ class FetchSession:
     def update(self, request: FetchRequest) -> None:
         """Apply the partitions that an incremental request adds, changes and removes.
 
-        Raises KafkaError: INVALID_REQUEST, or FETCH_SESSION_ID_NOT_FOUND if the session cannot hold the partitions.
+        Raises KafkaError: INVALID_REQUEST for too many partitions, or FETCH_SESSION_ID_NOT_FOUND for a name that is too
+        long for a topic. The caller must then end the session.
         """
         _check_number(sum(len(topic.partitions) for topic in request.topics))
         for topic in request.topics:
@@ -307,7 +308,8 @@ class FetchSessions:
 
         For a full request, end the session that it names, if any, and return None. A principal can neither
         continue nor end another principal's session. Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND,
-        INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then sends a full request.
+        INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, after which the client sends a full request, or
+        INVALID_REQUEST for too many partitions.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if (ended := self._sessions.get(request.session_id)) is not None and ended.owner == owner:
@@ -350,7 +352,7 @@ class FetchSessions:
         stores_epochs: bool = False,
     ) -> int:
         """Create a session for the partitions of a full request. Returns its id, or ``NO_SESSION`` if there
-        is no room. ``stores_epochs`` comes from the request."""
+        is no room. ``stores_epochs`` is True if the follower understands ``must_store_epoch``."""
         now = self._monotonic()
         if any(len(target.topic) > NAME_LENGTH_MAX for target in targets):
             return NO_SESSION
@@ -374,10 +376,10 @@ class FetchSessions:
         return session_id
 
     def _make_room(self, more: int, now: float, *, is_follower: bool) -> bool:
-        """Return True if the sessions of followers, or of consumers, have room for ``more`` partitions.
+        """Make room for ``more`` partitions in the sessions of followers, or of consumers. Returns True on success.
 
-        To make room, idle sessions are ended, oldest first. Sessions in use stay, even smaller ones: otherwise a client
-        could evict other sessions by enlarging its own.
+        Idle sessions are ended, oldest first. Sessions in use stay, even smaller ones: otherwise a client could evict
+        other sessions by enlarging its own.
         """
         alike = [session for session in self._sessions.values() if session.is_follower is is_follower]
         bound = FOLLOWED_PARTITIONS_MAX if is_follower else CONSUMED_PARTITIONS_MAX

@@ -47,8 +47,10 @@ class Acknowledging:
         return all(future is None or future.done() for future in storing)
 
     def take(self, target: TopicPartition, batches: Sequence[Any], *, may_renew: bool) -> None:
-        """Process a partition's acknowledgements: either all of them or none take effect. Call this for each entry of
-        the request, even if it repeats a partition."""
+        """Process a partition's acknowledgements: either all of them or none take effect.
+
+        Call this for each entry of the request, even if it repeats a partition. Adds an error to ``errors``.
+        """
         try:
             checked = acknowledged(batches, may_renew=may_renew)
             led = self._led(target)
@@ -72,7 +74,7 @@ class Acknowledging:
         self._releasing += filter(None, released(self._dependencies, session))
 
     async def stored(self) -> None:
-        """Wait until all acknowledgements have been stored or have failed."""
+        """Wait until all acknowledgements have been stored or have failed. Adds the failures to ``errors``."""
         for target, future in self._storing:
             if future is None:
                 continue

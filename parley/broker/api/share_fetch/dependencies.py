@@ -1,4 +1,4 @@
-"""What share fetches and acknowledgements need of the broker."""
+"""The parts of the broker that share fetches and acknowledgements use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareDependencies:
-    """What the handlers need of the broker."""
+    """The parts and settings of the broker that the handlers use."""
 
     share_partitions: SharePartitions
     partitions: HostedPartitions

@@ -81,8 +81,8 @@ class ShareFetchApi:
         authorization: Authorization = EVERYONE_MAY,
         quotas: FetchQuotas = UNLIMITED,
     ) -> None:
-        """``is_offered()`` returns True if the cluster supports share groups. ``sessions_max()`` limits the
-        share sessions."""
+        """``is_offered()`` returns True if the cluster supports share groups. ``sessions_max()`` returns the maximum
+        number of share sessions."""
         self._dependencies = ShareDependencies(
             share_partitions=share_partitions,
             partitions=partitions,

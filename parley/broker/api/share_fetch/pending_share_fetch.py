@@ -41,7 +41,8 @@ LOOKED_AT_IN_A_TURN: Final = 100
 """The number of partitions that a fetch looks at, or acquires records from, before the event loop serves other clients.
 Each takes up to about 50 microseconds."""
 LOOKS_MAX = 4
-"""How many times a fetch looks again immediately if it finds only batches without records for consumers."""
+"""The maximum number of looks in direct succession that a fetch takes while it finds only batches without records for
+consumers."""
 
 
 class _Candidate(NamedTuple):

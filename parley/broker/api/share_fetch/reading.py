@@ -1,6 +1,6 @@
 """Reads for share fetches: the headers of a partition's batches, and their positions in the file.
 
-This module does not read the records. They are sent from the file, like the records of other fetches.
+This module does not read the records. They are read or sent from the file later, like the records of other fetches.
 """
 
 from __future__ import annotations

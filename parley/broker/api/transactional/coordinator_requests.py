@@ -50,7 +50,10 @@ class LocalCoordinator(Protocol):
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
-        """Verify partitions without waiting. Returns None if it would have to wait."""
+        """Return the verification's result for each partition: NONE if the transaction contains it, or an error.
+
+        Returns None if the verification would have to wait.
+        """
         ...
 
 
@@ -60,7 +63,7 @@ class _Requested(NamedTuple):
 
 
 class CoordinatorRequests:
-    """Sends requests to the transaction coordinators about the partitions that this broker leads."""
+    """The requests to the transaction coordinators about the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -84,7 +87,8 @@ class CoordinatorRequests:
     ) -> Errors:
         """Return the partitions that are not in the producer's open transaction, each with the coordinator's error.
 
-        If ``adds``, the coordinator adds the partitions if the transaction allows it; otherwise it only verifies them.
+        With ``adds``, the coordinator adds the partitions to the transaction, if the transaction's state allows it.
+        Without, the coordinator only verifies that the transaction contains them.
         If the coordinator is unknown or unreachable, the error is COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION for
         each partition.
         """

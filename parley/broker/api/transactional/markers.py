@@ -179,7 +179,7 @@ class TransactionMarkers:
 
 
 class _WaitingMarkers(Delayed[None]):
-    """Waits until all in-sync replicas of each partition have its markers."""
+    """A future that completes when all in-sync replicas of each partition have its markers."""
 
     def __init__(self, appended: list[_Appended]) -> None:
         super().__init__()

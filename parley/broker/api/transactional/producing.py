@@ -40,7 +40,7 @@ class Unverified(NamedTuple):
 
 
 class ProducerTransactions:
-    """Verifies and checks the transactional batches of produce requests."""
+    """The verification and the checks of the transactional batches in produce requests."""
 
     def __init__(self, verifying: Verifying) -> None:
         self._verifying = verifying

@@ -67,7 +67,7 @@ def client_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
 
 
 class Verifying:
-    """Verifies that partitions led by this broker belong to producers' transactions."""
+    """The verification that partitions led by this broker belong to producers' transactions."""
 
     def __init__(
         self, verifications: Verifications, requests: CoordinatorRequests, config: Callable[[], BrokerConfig]
