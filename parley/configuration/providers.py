@@ -34,7 +34,7 @@ _FILE_BYTES_MAX: Final = 1 << 20
 
 
 class UnresolvedValue(ValueError):
-    """Raised if a provider is unknown or cannot supply a value. The message says why, and contains no secret."""
+    """Raised if a provider is unknown or cannot supply a value. The message names it and the reason, but no secret."""
 
 
 class ConfigProviders:

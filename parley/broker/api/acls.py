@@ -1,8 +1,8 @@
 """DescribeAcls, CreateAcls, DeleteAcls (KIP-140): the ACLs of the cluster.
 
-Any broker describes the ACLs that it knows. The controller changes them. The response to a change is sent when all live
-brokers have applied it, or after ``APPLIED_MAX_S``. Without an authorizer that uses ACLs, all three requests are
-rejected with SECURITY_DISABLED.
+Any broker can describe the ACLs, as it knows them. The controller changes them. The response to a change is sent when
+all live brokers have applied it, or after ``APPLIED_MAX_S``. Without an authorizer that uses ACLs, all three requests
+are rejected with SECURITY_DISABLED.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 _LITERAL: Final = PatternType.LITERAL
 
 APPLIED_MAX_S = 1.0
-"""The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that the response to a change waits for brokers that have not applied it yet."""
 EXAMINED_IN_A_STEP: Final = 1_000
 """The number of ACLs compared with a filter before the event loop serves other clients. The comparisons take one or two
 milliseconds."""

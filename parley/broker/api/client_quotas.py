@@ -1,8 +1,8 @@
 """DescribeClientQuotas, AlterClientQuotas (KIP-546): the quotas of users, client ids and addresses.
 
-Any broker describes the quotas that it knows. The controller changes them. The response to a change is sent when all
-live brokers have applied it, or after ``APPLIED_MAX_S``. A host is identified by its IP address. Unlike Kafka's
-brokers, Parley's do not resolve host names, because an unresponsive name server would delay other requests.
+Any broker can describe the quotas, as it knows them. The controller changes them. The response to a change is sent
+when all live brokers have applied it, or after ``APPLIED_MAX_S``. A host is identified by its IP address. Unlike
+Kafka's brokers, Parley's do not resolve host names, because an unresponsive name server would delay other requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.protocol.messages.quotas import (
 )
 
 APPLIED_MAX_S = 1.0
-"""The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that the response to a change waits for brokers that have not applied it yet."""
 
 
 class ClientQuotasApi:

@@ -1,6 +1,6 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Any broker describes topics and groups. The configuration of a broker is described by that broker only, because no other
+Any broker can describe topics and groups. Only the broker itself can describe its own configuration, because no other
 broker knows the properties that it was started with. The controller makes the changes. The levels of loggers
 (BROKER_LOGGER, KIP-412) belong to the broker's process and are not stored.
 """

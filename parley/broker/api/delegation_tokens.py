@@ -51,7 +51,7 @@ from parley.protocol.messages.delegation_tokens import (
 ELECTED_MAX_S: Final = 5.0
 """The maximum time, in seconds, that a request waits for a new controller to be elected."""
 APPLIED_MAX_S: Final = 1.0
-"""The maximum time, in seconds, that a change waits for this broker to apply it."""
+"""The maximum time, in seconds, that the response to a change waits for this broker to apply it."""
 ID_BYTES: Final = 16
 REQUESTER_SINCE: Final = 3
 """The first version of the token APIs whose responses contain the principal that requested the token (KIP-373)."""
@@ -210,7 +210,7 @@ class DelegationTokensApi:
     async def store(
         self, context: RequestContext, request: StoreDelegationTokenRequest
     ) -> StoreDelegationTokenResponse:
-        """Store a token that another broker has created, changed or removed."""
+        """Store another broker's change to a token: its creation, a new expiry, or its removal."""
         return await self._replace(request.token_id, _decoded(request.before), _decoded(request.after))
 
     async def _replace(

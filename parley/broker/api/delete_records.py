@@ -15,7 +15,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 
 TO_HIGH_WATERMARK = -1
-"""The offset with which a client requests the high watermark: all records that consumers can read are deleted."""
+"""The offset that stands for the high watermark: all records that consumers can read are deleted."""
 
 NO_LOW_WATERMARK = -1
 
@@ -37,7 +37,10 @@ class DeleteRecordsApi:
     def delete_records(
         self, context: RequestContext, request: DeleteRecordsRequest
     ) -> DeleteRecordsResponse | Delayed[DeleteRecordsResponse]:
-        """Raise the log start offset of each partition. Responds when every live replica has done the same.
+        """Raise the log start offset of each partition to the requested offset.
+
+        Responds when every live replica has done the same. After the request's timeout, the other partitions get
+        REQUEST_TIMED_OUT.
 
         Segments that lie completely below the new log start offset are deleted later.
         """

@@ -56,7 +56,7 @@ class FindCoordinatorApi:
     def __init__(
         self, metadata: Metadata, creation: InternalTopicCreation, kinds: Mapping[int, CoordinatorKind]
     ) -> None:
-        """``kinds`` maps the key types to the coordinators."""
+        """``kinds`` maps each key type of FindCoordinator to the type of coordinator for such keys."""
         self._metadata = metadata
         self._creation = creation
         self._kinds = kinds

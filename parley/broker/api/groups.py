@@ -78,7 +78,8 @@ class GroupsApi:
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Join a group. The response is sent when the other members have joined."""
+        """Join a group. The response is sent when the rebalance is complete: all members have joined, or the rebalance
+        timeout has expired."""
 
         def failed(error: KafkaError) -> JoinGroupResponse:
             return join_error(code_for_members(error), request.member_id, context.api_version)
@@ -155,7 +156,7 @@ class GroupsApi:
     # --- Administration ---
 
     async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Describe groups: their state, members and assignments."""
+        """Describe classic groups: their state, members and assignments. A group of another type counts as unknown."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         return DescribeGroupsResponse(
             groups=await in_slices(

@@ -1,4 +1,4 @@
-"""Resources that a request names: handles duplicates, and serves many resources in slices.
+"""Functions for the resources that a request names: they find duplicates, and describe many resources in slices.
 
 A name takes a few bytes in a request, but thousands in the response. If a read request repeats a name, the response
 therefore contains only one result for it, as in Kafka. (For ShareGroupDescribe, Kafka repeats the result.) If a request

@@ -30,7 +30,7 @@ from parley.protocol.messages.scram import (
 )
 
 APPLIED_MAX_S = 1.0
-"""The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that the response to a change waits for brokers that have not applied it yet."""
 
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 _Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult

@@ -139,7 +139,11 @@ class TransactionsApi:
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
-        """Verify partitions that this broker leads, like ``add_for_brokers``. Returns None if it would have to wait."""
+        """Verify partitions for this broker, as their leader, without waiting.
+
+        Returns the result for each partition: NONE if the transaction contains it, or an error. Returns None if the
+        verification would have to wait, or if the transaction cannot contain one of the partitions.
+        """
         image = self._metadata.image
         if any(_obstacle(image, _WRITTEN_BY_COORDINATORS, each) for each in partitions):
             return None

@@ -12,7 +12,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 APPLIED_MAX_S = 1.0
-"""The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that the response to a change waits for brokers that have not applied it yet."""
 
 RESULTS_MAX_VERSION = 1
 """The last version of UpdateFeatures whose response contains a result for each feature."""

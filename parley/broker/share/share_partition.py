@@ -168,6 +168,7 @@ class SharePartition:
         """Acquire available records for a member from ``batches``, the batches of the log that follow ``offset``.
 
         Offsets between batches, which compaction has removed, and the offsets of dead batches are archived.
+        ``lock_until`` is the time when the locks expire, in seconds of the event loop's clock.
         """
         acquired: list[Acquired] = []
         taken, cursor, known_end = 0, max(offset, self.start_offset), self.end_offset
@@ -197,8 +198,10 @@ class SharePartition:
             self._spans.change(first, self.end_offset - 1, lambda span: span._replace(batch_size=size))
 
     def _archive(self, first: int, last: int) -> None:
-        """Archive available offsets and offsets after the window, because they contain no records for consumers, or
-        records that were delivered too often."""
+        """Archive the offsets from ``first`` to ``last`` that are available or after the window.
+
+        They contain no records for consumers, or records that were delivered too often.
+        """
         if first > last:
             return
 
@@ -339,7 +342,10 @@ class SharePartition:
         return bool(meant)
 
     def next_lock_end(self) -> float | None:
-        """Return the time when the next lock expires; None if no records, or only pending ones, are acquired."""
+        """Return the time when the next lock expires, in seconds of the event loop's clock.
+
+        Returns None if no records are acquired, or only records whose acknowledgements are being stored.
+        """
         return min(
             (span.lock_until for span in self._spans if span.state is ACQUIRED and span.pending is None), default=None
         )

@@ -15,7 +15,7 @@ from parley.broker.share.record_states import RecordState
 
 
 class Outcome(NamedTuple):
-    """The state that records enter when an acknowledgement has been stored."""
+    """The state and the delivery count that records get when an acknowledgement has been stored."""
 
     state: RecordState
     delivery_count: int

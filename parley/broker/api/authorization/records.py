@@ -152,7 +152,7 @@ class _TopicsOfPartitions:
     index: str = "partition_index"
     """The field of a partition that contains its number."""
     followers_may: bool = False
-    """True if the request is also allowed for followers, which have ClusterAction on the cluster."""
+    """True if a follower, which has ClusterAction on the cluster, may send the request without rights on the topics."""
 
     def __call__(self, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
         authorization = checks.authorization

@@ -111,8 +111,8 @@ class FetchTarget:
         ``leader_epoch``."""
 
     def bind(self, partition: Partition | None) -> None:
-        """Store the partition, so that the session notices its changes. None means that the partition is no longer
-        fetched."""
+        """Store the partition, so that the session notices its changes. Pass None when the client no longer fetches the
+        partition."""
         if partition is not self.partition:
             if self.session is not None:
                 self.session.move_subscription(self, self.partition, partition)
@@ -244,7 +244,7 @@ class FetchSession:
             _check_number(len(self.targets))
 
     def next_targets(self) -> list[FetchTarget]:
-        """Return the partitions that may have something new for the client."""
+        """Return the partitions that may have something new for the client; all of them every ``LOOK_AT_ALL_S``."""
         if self.last_used - self._looked_at_all_s >= LOOK_AT_ALL_S:
             self._looked_at_all_s = self.last_used
             return [*self.changed, *(target for target in self.targets.values() if target not in self.changed)]

@@ -52,7 +52,7 @@ class LocalCoordinator(Protocol):
     ) -> Mapping[TopicPartition, ErrorCode] | None:
         """Return the verification's result for each partition: NONE if the transaction contains it, or an error.
 
-        Returns None if the verification would have to wait.
+        Returns None if this cannot be decided without waiting. The caller must then use ``add_for_brokers``.
         """
         ...
 
