@@ -1,4 +1,4 @@
-"""Reports which of the modules of ``[tool.parley] compiled`` run compiled, and guards against stale ones.
+"""Reports which modules of ``[tool.parley] compiled`` run compiled, and guards against stale compiled modules.
 
 ``setup.py`` compiles a few modules with mypyc and records the digest of each compiled source. Python prefers an
 extension module to the source beside it, so without a guard an edit would be ignored silently. The guard in this

@@ -1,7 +1,7 @@
 """``dataclass``: like ``dataclasses.dataclass(slots=True)``, but each method is generated when it is first called.
 
 A broker defines about 265 dataclasses while it starts. The standard library compiles up to six methods for each, which
-took 38% of the instructions of a start. A start uses few of these methods. A constructor of a frozen class also takes
+took 38% of the instructions of startup. Startup uses few of these methods. A constructor of a frozen class also takes
 less time: it stores values through the slots' descriptors, and does not look up each name in ``object.__setattr__``.
 
 The standard library still collects the fields, so ``replace``, ``fields``, ``asdict`` and pattern matching work. Two

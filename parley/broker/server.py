@@ -1,7 +1,7 @@
-"""One broker: its start, phase by phase, its stop, and a simulated kill.
+"""One broker: its startup, phase by phase, its shutdown, and a simulated kill.
 
 ``parley.broker.startup`` contains the phases and the parts that each of them creates. Every step that must be undone is
-registered when it is done. A stop undoes these steps in reverse order, even if startup was not complete.
+registered when it is done. ``stop`` undoes these steps in reverse order, even if startup was not complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Detects that files have been replaced, without reading them."""
+"""Detects changes to files without reading them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Reads the key stores and trust stores of Kafka's configuration: PEM and PKCS #12. No other module reads them.
 
 The format of a file is detected from its first bytes, regardless of its name and declared type. Python's ``ssl`` and
-kazoo read only PEM, and only from files. ``pem_file`` therefore converts other stores to a file that is not on disk.
-Certificates and keys can also be given as text (KIP-651), with spaces or nothing instead of line breaks.
+kazoo read only PEM, and only from files. This module therefore converts every store to PEM, and ``pem_file`` provides
+the text as a file that, on Linux, is not on disk. Certificates and keys can also be given as text (KIP-651), with
+spaces or nothing instead of line breaks.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def pem_certificates(text: str) -> str:
 
 
 def is_pem(path: str) -> bool:
-    """Return True if a file is PEM, False if it is PKCS #12. Blocks.
+    """Return False if a file begins like PKCS #12, else True: it must then be PEM. Blocks.
 
     Raises BadKeyStore if it is a JKS keystore, which only Java can read, or if the file cannot be read.
     """

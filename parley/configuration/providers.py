@@ -1,6 +1,6 @@
 """Resolves references to values outside a configuration: ``${provider:path:key}`` (KIP-297, KIP-421).
 
-The configuration itself declares the providers, under names of its choice::
+The configuration itself declares the providers, and chooses their names::
 
     config.providers=file,env
     config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider

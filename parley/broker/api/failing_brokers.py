@@ -29,7 +29,7 @@ class FailingBrokers:
     def __init__(
         self, metadata: Metadata, lost_at: Callable[[int], float | None], is_in_touch: Callable[[], bool]
     ) -> None:
-        """``lost_at(broker_id)`` returns the loop time at which that broker closed its connection to this one, or None.
+        """``lost_at(broker_id)`` returns the loop time at which a connection to that broker was lost, or None.
 
         ``is_in_touch()`` returns True if this broker is the controller, or receives the changes to the metadata.
         """

@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of consumer groups.
 
-The response to a commit is sent when the replicas of the offsets topic have the commit. While the group is being
-loaded, the commit waits. A fetch is served from memory and returns only commits that the replicas have. A partition
-without a committed offset gets offset -1.
+The response to a commit is sent when the in-sync replicas of the offsets topic have stored the commit. While the group
+is being loaded, the commit waits. OffsetFetch is served from memory, and returns only commits that the in-sync replicas
+have stored. A partition without a committed offset gets offset -1.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 GROUP_OPERATIONS = bit_field(SUPPORTED_OPERATIONS[ResourceType.GROUP])
-"""All operations on a group. If the broker has an authorizer, a guard removes the operations that the client may not
-perform."""
+"""A bit field of all operations on a group. If the broker has an authorizer, a guard removes the operations that the
+client may not perform."""
 
 DESCRIBES_ABSENT_AS_ERROR = 6
 """The first version of DescribeGroups that returns an error for an unknown group instead of a dead group (KIP-1043)."""

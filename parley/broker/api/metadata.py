@@ -150,10 +150,9 @@ class MetadataApi:
         return self._described(context, request, frozenset(), 0)
 
     def _creates_topics(self, context: RequestContext, request: MetadataRequest) -> bool:
-        """Return True if the request may create topics that the client may describe.
+        """Return True if the request creates missing topics, or names so many that this must be checked in slices.
 
-        Authorization is checked first: the response time must not reveal whether a topic exists that the client may not
-        describe.
+        Only topics that the client may describe count: the response time must not reveal whether other topics exist.
         """
         if not (request.topics and request.allow_auto_topic_creation and self._creation.automatic):
             return False

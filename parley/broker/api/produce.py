@@ -95,8 +95,8 @@ Verified = dict[int, Verification]
 
 
 class _Constructors:
-    """The constructors of a response and its parts. They are made for the first request, because making them takes half
-    a millisecond of a broker's start."""
+    """The constructors of a response and its parts. They are made for the first request, because making them would
+    delay a broker's startup by half a millisecond."""
 
     __slots__ = ("outcome", "response", "topic")
 

@@ -53,7 +53,7 @@ class ScramUsersApi:
     def describe(
         self, context: RequestContext, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
-        """Return the mechanisms of the requested users, or of all users."""
+        """Return the mechanisms, and their iterations, of the requested users, or of all users."""
         users = self._metadata.image.scram_users
         counts = Counter(user.name for user in request.users) if request.users else dict.fromkeys(sorted(users), 1)
         return DescribeUserScramCredentialsResponse(

@@ -1,7 +1,7 @@
-"""The start of a broker, one module per phase, in this order:
+"""The startup of a broker, one module per phase, in this order:
 
 1. ``binding`` binds the listeners' sockets.
-2. ``store`` opens the coordination store and determines which broker of which cluster this is.
+2. ``store`` opens the coordination store, and determines the ids of this broker and of its cluster.
 3. ``logs`` opens the logs in the data directories.
 4. ``composition`` connects the parts of the broker, which ``foundation``, ``membership``, ``coordinators`` and
    ``replication`` create, in this order.

@@ -1,4 +1,4 @@
-"""A phase of a start: start the tasks that run for the whole life of a broker and that no other phase starts."""
+"""A phase of startup: starts the tasks that run for the whole life of a broker and that no other phase starts."""
 
 from __future__ import annotations
 

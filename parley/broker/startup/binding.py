@@ -1,4 +1,4 @@
-"""First phase of a start: bind the sockets of all listeners."""
+"""The first phase of startup: binds the sockets of all listeners."""
 
 from __future__ import annotations
 

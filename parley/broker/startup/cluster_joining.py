@@ -1,4 +1,4 @@
-"""A phase of a start: become a member of the cluster. If the cluster is new, it adopts the topics found on disk."""
+"""A phase of startup: makes the broker a member of its cluster. A new cluster adopts the topics found on disk."""
 
 from __future__ import annotations
 

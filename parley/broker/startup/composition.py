@@ -1,4 +1,4 @@
-"""Fourth phase of a start: create the parts of the broker and connect them.
+"""The fourth phase of startup: creates the parts of the broker and connects them.
 
 The order of the subscriptions to the metadata matters: a part must be called after the parts that it uses. ``_connect``
 defines this order. The parts that request handlers use are subscribed after these (``routes``).

@@ -1,4 +1,4 @@
-"""A phase of a start: read from the store what the first connections need, before this broker knows the metadata."""
+"""A phase of startup: reads from the store what the first connections need, before this broker knows the metadata."""
 
 from __future__ import annotations
 

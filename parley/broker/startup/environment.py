@@ -1,4 +1,4 @@
-"""The environment of a broker: its configuration, clock, tasks and threads, and how to undo its start."""
+"""The environment of a broker: its configuration, clock, tasks and threads, and how to undo its startup."""
 
 from __future__ import annotations
 

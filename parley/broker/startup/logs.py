@@ -1,4 +1,4 @@
-"""Third phase of a start: open the logs in the data directories."""
+"""The third phase of startup: opens the logs in the data directories."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from parley.protocol.uuids import UUID
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """This broker's lifecycle in the cluster, and the parts with which it decides as the controller."""
+    """This broker's lifecycle in the cluster, and the parts that it needs for decisions as the controller."""
 
     lifecycle: BrokerLifecycle
     rules: RulesOf

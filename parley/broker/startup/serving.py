@@ -1,4 +1,4 @@
-"""Two phases of a start: create the request handlers and accept connections; later, start to serve clients.
+"""Two phases of startup: one creates the request handlers and accepts connections, and a later one serves clients.
 
 The controller asks a broker about its logs before it registers the broker. A broker therefore accepts connections
 before it is registered, but until then all requests wait except those in ``SERVED_FIRST``.

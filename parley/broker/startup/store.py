@@ -1,4 +1,4 @@
-"""Second phase of a start: open the coordination store, and determine the identity of this broker and its cluster."""
+"""The second phase of startup: opens the coordination store, and identifies this broker and its cluster."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _delete_topics(checks: Checks, handler: Handler, context: RequestContext, re
 async def _delete_permitted(
     checks: Checks, handler: Handler, context: RequestContext, request: DeleteTopicsRequest
 ) -> Any:
-    """Delete the topics that the client may delete. They are checked in slices, because a request can name 65,000
+    """Delete the topics that the client may delete. Its rights are checked in slices, because a request can name 65,000
     topics."""
     requested: list[_Deletion]
     field = "topics" if request.topics else "topic_names"
