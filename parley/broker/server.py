@@ -109,7 +109,7 @@ class BrokerServer:
 
     @property
     def starved(self) -> str:
-        """Why the broker must end, if its process has run out of file descriptors or memory; otherwise an
+        """The reason why the broker must end if its process has run out of file descriptors or memory; otherwise an
         empty string."""
         return "" if self._exhaustion is None else self._exhaustion.reason
 

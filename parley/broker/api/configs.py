@@ -220,7 +220,7 @@ class ConfigsApi:
 
 
 def replacement(requested: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
-    """Return the replacement of a resource's entries. Raises KafkaError if the request is invalid."""
+    """Return the change that replaces all entries of a resource. Raises KafkaError if the request is invalid."""
     check_number_of_entries(len(requested.configs))
     resource = _resource(requested.resource_type, requested.resource_name)
     if resource.type is ResourceType.BROKER_LOGGER:
@@ -234,7 +234,7 @@ def replacement(requested: AlterConfigsRequest.AlterConfigsResource) -> ConfigCh
 
 
 def incremental_change(requested: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
-    """Return the requested changes to a resource's entries. Raises KafkaError if the request is invalid."""
+    """Return the requested change to some entries of a resource. Raises KafkaError if the request is invalid."""
     return ConfigChange(_resource(requested.resource_type, requested.resource_name), changes=_entry_changes(requested))
 
 

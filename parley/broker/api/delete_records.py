@@ -27,7 +27,7 @@ class DeleteRecordsApi:
     """Handler of DeleteRecords."""
 
     def __init__(self, partitions: HostedPartitions, purgatory: Purgatory) -> None:
-        """``purgatory`` is the produce purgatory."""
+        """``purgatory`` is ``Purgatories.produce``."""
         self._partitions = partitions
         self._purgatory = purgatory
 

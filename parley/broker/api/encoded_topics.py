@@ -122,7 +122,7 @@ class ShownTopics:
 
     @property
     def all(self) -> EncodedArray | None:
-        """All topics of the image in one array; None if ``keep_all`` has not been called for these topics."""
+        """All topics of the image in one array; None if ``keep_all`` has not kept it."""
         known = self._kept.all
         return known[1] if known is not None and known[0] is self.image.topics else None
 

@@ -41,7 +41,7 @@ _NO_ADDRESS = bytes(4)
 
 
 def wrap(context: RequestContext, request: Request) -> EnvelopeRequest:
-    """Put a client's request into an envelope."""
+    """Return an envelope with a client's request, and the principal and address of the client."""
     session = context.session
     frame = b"".join(
         bytes(part) for part in request_frame(request, context.api_version, context.correlation_id, context.client_id)

@@ -39,7 +39,7 @@ class FailingBrokers:
         self._fenced_at: dict[int, float] = {}
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Record when brokers are fenced (a subscriber of the metadata)."""
+        """Record the times when brokers are fenced. The metadata calls this for each change."""
         for change in delta.changes:
             if isinstance(change, BrokerRegistered):
                 if change.registration.fenced:

@@ -89,7 +89,8 @@ class LogDirsApi:
     async def describe_log_dirs(
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> DescribeLogDirsResponse:
-        """Describe the log directories: the requested partitions or all of them, and the sizes of the volumes."""
+        """Describe each log directory: the size of its volume, and its replicas of the requested partitions, or all its
+        replicas."""
         wanted = None
         if request.topics is not None:
             wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

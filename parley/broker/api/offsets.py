@@ -65,7 +65,8 @@ class OffsetsApi:
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        """Find the requested offset of each partition. A partition that is named twice gets INVALID_REQUEST once."""
+        """Find the requested offset of each partition. If the request names a partition twice, its only result is
+        INVALID_REQUEST."""
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         requested = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
         twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)

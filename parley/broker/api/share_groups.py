@@ -201,7 +201,7 @@ class ShareGroupsApi:
     async def delete_offsets(
         self, context: RequestContext, request: DeleteShareGroupOffsetsRequest
     ) -> DeleteShareGroupOffsetsResponse:
-        """Delete the start offsets of a group without members."""
+        """Delete the start offsets of the requested topics from a group without members."""
         try:
             self._check(request.group_id)
             outcomes = await self._coordinator.share.delete_offsets(

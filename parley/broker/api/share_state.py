@@ -52,7 +52,7 @@ class ShareStateApi:
     async def initialize(
         self, context: RequestContext, request: InitializeShareGroupStateRequest
     ) -> InitializeShareGroupStateResponse:
-        """Initialize the state of share partitions."""
+        """Initialize the state of share partitions, each at the start offset in the request."""
         make = InitializeShareGroupStateResponse.PartitionResult
 
         async def initialized(
@@ -88,7 +88,7 @@ class ShareStateApi:
     async def write(
         self, context: RequestContext, request: WriteShareGroupStateRequest
     ) -> WriteShareGroupStateResponse:
-        """Store changes to share partitions."""
+        """Store changes to the state of share partitions."""
         make = WriteShareGroupStateResponse.PartitionResult
 
         async def written(

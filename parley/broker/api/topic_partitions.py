@@ -106,7 +106,10 @@ class TopicPartitionsApi:
         return self._authorization.probe(*access) if is_about_all else partial(self._authorization.may, *access)
 
     def _description(self, context: RequestContext, image: MetadataImage) -> Callable[[str, int, int], _Topic]:
-        """Return a function that describes up to ``room`` partitions of a topic, starting at ``first_partition``."""
+        """Return a function with the parameters ``name`` (of a topic), ``first_partition`` and ``room``.
+
+        It describes up to ``room`` partitions of the topic, starting at ``first_partition``.
+        """
         view = ListenerView(image, context.listener, lacks_log=self._logs.lacks_log)
 
         def describe(name: str, first_partition: int, room: int) -> _Topic:

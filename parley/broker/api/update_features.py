@@ -29,7 +29,10 @@ class UpdateFeaturesApi:
         return {UpdateFeaturesRequest.API_KEY: self.update_features}
 
     async def update_features(self, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-        """Change the levels of all requested features, or of none."""
+        """Change the levels of all requested features, or of none.
+
+        The error code is INVALID_UPDATE_VERSION if one of the changes is impossible. Raises all other errors.
+        """
         is_oldest = context.api_version == 0
         updates = [
             FeatureUpdate(each.feature, each.max_version_level, _oldest_type(each) if is_oldest else each.upgrade_type)

@@ -268,9 +268,10 @@ class LedSharePartition:
     def acknowledge(self, member: str, batches: Sequence[AcknowledgementBatch]) -> asyncio.Future[None] | None:
         """Apply the acknowledgements of a member, all or none.
 
-        Returns a future that is done when they are stored, or None if there is nothing to store. Raises
-        INVALID_RECORD_STATE or INVALID_REQUEST as ``SharePartition.acknowledge`` does, and then applies none. As in
-        Kafka, a renewal also raises INVALID_RECORD_STATE if the group does not allow renewals.
+        Returns a future that completes when they are stored, and fails with a KafkaError if they cannot be stored.
+        Returns None if there is nothing to store. Raises INVALID_RECORD_STATE or INVALID_REQUEST as
+        ``SharePartition.acknowledge`` does, and then applies none. As in Kafka, a renewal also raises
+        INVALID_RECORD_STATE if the group does not allow renewals.
         """
         settings = self.settings
         is_renewal = any(RENEW in each.types for each in batches)
@@ -311,7 +312,7 @@ class LedSharePartition:
     # --- Storing ---
 
     def _stored(self) -> asyncio.Future[None]:
-        """Return a future that is done when the next write is stored."""
+        """Return a future that completes when the next write is stored, and fails with a KafkaError if that fails."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._awaiting.append(future)
         self._write_soon()

@@ -22,7 +22,7 @@ from parley.storage.partition_metadata import encode_id
 _log = logging.getLogger(__name__)
 
 COORDINATION = "coordination"
-"""The name under which ``/healthz`` reports trouble with the membership in the cluster."""
+"""The name under which ``/healthz`` reports that the broker is no longer a member of the cluster."""
 
 STORE = "coordination store"
 """The name under which ``/healthz`` reports an outage of the store."""

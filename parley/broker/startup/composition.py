@@ -231,7 +231,7 @@ def _connect(
 
 
 def connection_rates(config: BrokerConfig, quotas: QuotaEnforcement) -> ConnectionRates:
-    """Return the limits on the rate at which addresses open connections."""
+    """Return the limits on the rate at which each client address may open connections."""
     windows = Windows(config.quota_window_num, config.quota_window_size_seconds)
     return ConnectionRates(windows, lambda host: quotas.quotas.connection_rate(host))
 

@@ -142,7 +142,7 @@ class ConsoleProcess:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     def _live(self) -> str:
-        """Run a process until it ends. Returns why it has ended."""
+        """Run the console's process until it ends. Returns the reason why it has ended."""
         with self._lock:
             if self._closing.is_set():
                 return ""

@@ -191,7 +191,7 @@ def _console(environment: Environment, endpoints: Iterable[Endpoint]) -> Console
 
 
 async def _measured_space(environment: Environment, parts: Parts) -> LogDirectorySpace:
-    """Return the space of the log directories. It is measured only if there is an exporter."""
+    """Return the space of the log directories. It is measured only if ``metrics.listener`` is set."""
     space = LogDirectorySpace(environment.threads.upkeep)
     if environment.config.metrics_address is not None:
         await space.measure(directory.path for directory in parts.logs.directories)
@@ -225,7 +225,7 @@ async def _export_metrics(environment: Environment, parts: Parts) -> Exporter | 
 
 
 async def close_listeners(parts: Parts, serving: Serving) -> None:
-    """Complete every waiting request, send the responses, and close the connections."""
+    """Complete every waiting request, stop all coordinators, send the responses, and close the connections."""
     for listener in serving.listeners:
         listener.stop_accepting()
     parts.purgatories.produce.expire_all()

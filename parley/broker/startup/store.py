@@ -76,5 +76,5 @@ async def join_store(environment: Environment) -> Joined:
 
 
 async def remember_in(directories: list[Path], store: str) -> None:
-    """Record in every data directory that the store with the identity ``store`` contains its topics."""
+    """Record in every data directory that its topics are known to the store with the identity ``store``."""
     await asyncio.get_running_loop().run_in_executor(None, record_store, directories, store)

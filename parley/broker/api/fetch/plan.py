@@ -64,7 +64,10 @@ Plan = Read | Diverging | Redirect | NoRecords
 
 
 def check_access(partition: Partition, target: FetchTarget, params: FetchParams) -> None:
-    """Raise KafkaError if the client may not fetch the partition from this broker, or uses another leader epoch."""
+    """Raise KafkaError if the client may not fetch the partition from this broker, or uses another leader epoch.
+
+    The errors are those of ``Partition.check_leader`` and ``Partition.check_replica``.
+    """
     if params.may_read_follower:
         partition.check_replica(target.leader_epoch)
     else:

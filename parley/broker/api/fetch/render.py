@@ -67,8 +67,10 @@ def build_response(
     params: FetchParams,
     dependencies: FetchDependencies,
 ) -> FetchResponse:
-    """Return the response. In a session it contains only what is new to the client. A full request may start a
-    session."""
+    """Return the response. In a session, it contains only what is new to the client.
+
+    If a full request asks for a session, start one if there is room.
+    """
     version = params.context.api_version
     _add_tombstone_offsets(found)
     data_of = list(found.items())

@@ -51,7 +51,7 @@ FOLLOWED_PARTITIONS_MAX = 400_000
 """The maximum number of partitions in the sessions of all followers together. A broker may lead about ten thousand
 partitions, each with a few followers."""
 LOOK_AT_ALL_S = 5.0
-"""A session looks at all its partitions once in this many seconds, because retention moves a log start without a
+"""The time, in seconds, after which a session looks at all its partitions again. Retention moves a log start without a
 notification."""
 _UNKNOWN_HIGH_WATERMARK = 2**63 - 1
 """The high watermark in requests of clients that do not send their own."""

@@ -44,7 +44,7 @@ class LocalCoordinator(Protocol):
     """The transaction coordinator of this broker."""
 
     def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> Awaitable[AddPartitionsToTxnResponse]:
-        """Handle a request about one transaction."""
+        """Verify or add the partitions in a request about one transaction. Raises KafkaError."""
         ...
 
     def verify_at_once(

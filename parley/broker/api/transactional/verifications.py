@@ -1,4 +1,4 @@
-"""The verifications that a partition belongs to a producer's transaction (KIP-890). Pure decisions, no I/O.
+"""Remembers which partitions were verified to belong to a producer's transaction (KIP-890). Pure decisions, no I/O.
 
 Rules of this module:
 

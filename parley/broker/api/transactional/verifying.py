@@ -23,12 +23,12 @@ Outcomes = dict[Partition, Verification | KafkaError | None]
 _Begun = dict[TopicPartition, tuple[Partition, Verification]]
 
 VOIDED_MAX = 3
-"""How many times a request is verified again because a marker arrived in the meantime. A transaction has only one
-marker."""
+"""The maximum number of times that a request is verified again because a marker arrived in the meantime. A transaction
+has only one marker."""
 
 
 class ClientSupport(Enum):
-    """How a version of Produce or TxnOffsetCommit supports transactions."""
+    """The support for transactions in a version of Produce or TxnOffsetCommit."""
 
     VERIFY = "the client has added the partition, and knows INVALID_TXN_STATE only"
     VERIFY_ABORTABLE = "the client has added the partition, and knows TRANSACTION_ABORTABLE"
@@ -57,7 +57,7 @@ def _support(version: int, *, abortable_since: int, add_since: int) -> ClientSup
 
 
 def client_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
-    """Return the coordinator's error as the client's version supports it. Fenced producers get
+    """Return the error that a client with this support gets for the coordinator's error. A fenced producer gets
     INVALID_PRODUCER_EPOCH."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -91,7 +91,8 @@ class Verifying:
     ) -> Outcomes | None:
         """Verify like ``verify``, but without waiting. Returns None if it would have to wait.
 
-        It has to wait for another broker, for replicas, or because the coordinator must add the partitions.
+        Waiting is necessary if another broker is the coordinator, if replicas do not have the transaction's state yet,
+        or if the coordinator must add the partitions.
         """
         if support.adds:
             return None
