@@ -25,8 +25,8 @@ KeyValue = tuple[bytes, bytes | None]
 """A record of an internal topic. A value of None is a tombstone: it deletes the key."""
 
 UNEXPECTED: Final = (Exception, asyncio.CancelledError)
-"""The exceptions that code called by a turn may raise, apart from those it documents. CancelledError, which a cancelled
-future raises, is not an Exception."""
+"""The exceptions to catch around code that a turn calls, besides the errors that the code documents. CancelledError,
+which a cancelled future raises, is listed separately because it is not an Exception."""
 
 
 class ProducerIdentity(NamedTuple):
@@ -40,7 +40,7 @@ class Timer(NamedTuple):
     """An event that is submitted to the shard after ``delay_ms``, unless its key is set again or cancelled first.
 
     If the event fails, for example because too few replicas are in sync, it is submitted again after a short pause. The
-    event must therefore check the state, and decide nothing if there is nothing left to do.
+    event must therefore check the state, and return a decision without any effect if there is nothing left to do.
     """
 
     delay_ms: float
@@ -52,7 +52,7 @@ class Timer(NamedTuple):
 
 class Held(NamedTuple):
     """A placeholder for a reply: the caller waits until a later decision releases a reply under this key. If the shard
-    is closed first, the caller gets an error."""
+    is closed first, the caller's request fails with NOT_COORDINATOR."""
 
     key: Hashable
 
@@ -82,11 +82,11 @@ class Decision(NamedTuple, Generic[T]):
     """Replies to callers whose earlier decision was ``Held``, by key. They are sent when the in-sync replicas have the
     records of this decision, or immediately if it has no records."""
     change: Callable[[], None] | None = None
-    """Changes the part of the state that is not stored. Called immediately after the records are applied, before the
-    in-sync replicas have them. Not called if the log rejects the records."""
+    """A function that changes the part of the state that is not stored. Called immediately after the records are
+    applied, before the in-sync replicas have them. Not called if the log rejects the records."""
     then: Callable[[], None] | None = None
-    """Starts work outside the shard that must not precede the records, such as writing markers. Called when the in-sync
-    replicas have the records, however long that takes. Not called if the shard is closed first."""
+    """A function that starts work outside the shard that must not precede the records, such as writing markers. Called
+    when the in-sync replicas have the records, however long that takes. Not called if the shard is closed first."""
     refused: Callable[[Any, int, KafkaError], Decision[Any]] | None = None
     """Called as ``refused(state, now_ms, error)`` if the log rejects the records. The decision that it returns replaces
     this one. It must not contain records, and its reply is ignored: the caller gets the error."""

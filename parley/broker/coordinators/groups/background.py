@@ -30,18 +30,18 @@ _log = logging.getLogger(__name__)
 
 
 class Visible(Protocol):
-    """Returns the topics that the client of a request may describe."""
+    """A function that returns the topics in ``names`` that the client of a request may describe."""
 
     def __call__(self, context: RequestContext, names: Iterable[str]) -> Set[str]: ...
 
 
 Submit = Callable[[int, Callable[[GroupShard, int], Decision[None]]], asyncio.Future[None]]
-"""Submits a decision to the shard of a partition."""
+"""A function that submits a decision to the shard of a partition of ``__consumer_offsets``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundWork:
-    """Starts work in threads, and submits its results."""
+    """The background work of groups: runs it in threads, and submits the results to the groups' shards."""
 
     submit: Submit
     visible: Visible
@@ -50,8 +50,11 @@ class BackgroundWork:
     """The threads; None means the event loop's default executor."""
 
     def assign(self, shard: GroupShard, group_id: str) -> None:
-        """Start computing the target assignment of a consumer group or streams group, unless a thread is already doing
-        so."""
+        """Start computing a target assignment in a thread, unless a thread is already computing one for this group.
+
+        The group must be a consumer group or a streams group; otherwise, nothing happens. A failure is logged, and the
+        group keeps its previous target assignment.
+        """
         group = shard.consumer_group(group_id) or shard.streams_group(group_id)
         if group is not None and not group.is_assigning:
             group.is_assigning = True
@@ -71,7 +74,11 @@ class BackgroundWork:
             group.is_assigning = False
 
     def match(self, shard: GroupShard, group_id: str, context: RequestContext) -> None:
-        """Start matching the regular expressions of a group, unless a thread is already doing so."""
+        """Start matching the regular expressions of a consumer group in a thread, unless a thread is already doing so.
+        A failure is logged.
+
+        The client of ``context`` must be allowed to describe the topics; other topics do not match.
+        """
         group = shard.consumer_group(group_id)
         if group is not None and not group.is_resolving:
             group.is_resolving = True
@@ -130,7 +137,8 @@ def _is_too_large(error: KafkaError) -> bool:
 
 
 def _cannot_match(group: ConsumerGroup, regex: str, reason: str) -> None:
-    """Log, once for each expression, why it matches no topics or keeps its previous ones."""
+    """Log why a regular expression matches no topics, or keeps its previous ones. The reason is logged only once for
+    each expression."""
     group.unmatched_regexes &= group.regex_subscribers.keys()
     if regex not in group.unmatched_regexes:
         group.unmatched_regexes.add(regex)

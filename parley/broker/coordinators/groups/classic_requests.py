@@ -27,7 +27,10 @@ from parley.protocol.messages.groups import (
 def join(
     request: JoinGroupRequest, joiner: Joiner, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
-    """Let a member join or rejoin. A consumer or streams group without members becomes a classic group."""
+    """Let a member join or rejoin. A consumer or streams group without members becomes a classic group.
+
+    Raises the KafkaError that the client gets.
+    """
     streams = shard.streams_group(request.group_id)
     if shard.share_group(request.group_id) is not None or (streams is not None and streams.members):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -44,7 +47,10 @@ def join(
 def _replacing(
     tombstones: Sequence[KeyValue], request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
-    """Add the first member of a classic group that replaces a group of another type."""
+    """Add the first member of a classic group, and delete the group of another type that it replaces.
+
+    ``tombstones`` are the records that delete the other group. Raises the KafkaError that the client gets.
+    """
     if request.member_id:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     decision = member_decisions.join(request, joiner, shard, now_ms)
@@ -52,7 +58,7 @@ def _replacing(
 
 
 def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
-    """Return a member's assignment."""
+    """Reply with a member's assignment. Raises the KafkaError that the client gets."""
     group = _with_members(request.group_id, shard)
     if group is None:
         return member_decisions.sync(request, shard, now_ms)
@@ -60,7 +66,10 @@ def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[
 
 
 def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
-    """Keep a member alive."""
+    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin.
+
+    Raises the KafkaError that the client gets.
+    """
     group = _with_members(request.group_id, shard)
     if group is None:
         return member_decisions.heartbeat(request, shard, now_ms)
@@ -70,7 +79,7 @@ def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Deci
 def leave(
     group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity], shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply contains an error code for each."""
+    """Remove members that leave. The reply contains an error code for each of them, in the same order."""
     group = _with_members(group_id, shard)
     if group is None:
         return member_decisions.leave(group_id, leaving, shard, now_ms)

@@ -25,7 +25,8 @@ _NO_METADATA = bytes(2)
 
 
 class CommittedOffset(NamedTuple):
-    """The offset that a group has committed for a partition. ``expire_at_ms`` is -1 unless a client set a retention."""
+    """The offset that a group has committed for a partition. ``expire_at_ms`` is -1 unless the client chose a retention
+    time."""
 
     offset: int
     leader_epoch: int

@@ -46,7 +46,7 @@ class Joiner:
 
 
 def join(request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int) -> Decision[JoinGroupResponse]:
-    """Let a member join or rejoin. The response is sent when the next generation begins."""
+    """Let a member join or rejoin. The reply is usually held until the next generation begins."""
     group_id = request.group_id
     if request.member_id and group_id not in shard.groups:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -167,8 +167,8 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
 
 
 def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
-    """Return a member's assignment, when the leader of the group has sent it and the in-sync replicas have stored
-    it."""
+    """Reply with a member's assignment, as soon as the leader of the group has sent it and the in-sync replicas have
+    stored it."""
     membership = shard.membership_of(request.group_id)
     member = membership.current_member(request.member_id, request.group_instance_id, request.generation_id)
     if (request.protocol_type is not None and request.protocol_type != membership.protocol_type) or (
@@ -199,8 +199,8 @@ def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Deci
 def leave(
     group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity], shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply contains an error code for each: NONE, UNKNOWN_MEMBER_ID or
-    FENCED_INSTANCE_ID."""
+    """Remove members that leave. The reply contains an error code for each of them, in the same order: NONE,
+    UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     if group_id not in shard.groups:
         return Decision([ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving))
     change = MembershipChange(shard, group_id, now_ms)

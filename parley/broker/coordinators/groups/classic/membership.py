@@ -117,7 +117,7 @@ class Membership:
         )
 
     def enter(self, state: GroupState, now_ms: int) -> None:
-        """Change the state. Raises IllegalStep if the table does not allow the step."""
+        """Enter ``state`` at the time ``now_ms``. Raises IllegalStep if ``ENTERED_FROM`` does not allow the step."""
         if self.state not in ENTERED_FROM[state]:
             raise IllegalStep("a group", self.state, state)
         self.state = state
@@ -155,7 +155,10 @@ class Membership:
             self.assignments = {member.member_id: kept.pop(old_id), **kept}
 
     def require_member(self, member_id: str, instance_id: str | None) -> GroupMember:
-        """Return the member that sent a request. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """Return the member that sent a request. ``instance_id`` is None for a dynamic member.
+
+        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member now has this instance id.
+        """
         if instance_id is not None:
             if instance_id not in self.static_ids:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -167,9 +170,9 @@ class Membership:
         return member
 
     def current_member(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
-        """Return the member that sent a request in this generation.
+        """Return the member that sent a request in ``generation``.
 
-        Raises ILLEGAL_GENERATION, and the errors of ``require_member``.
+        Raises ILLEGAL_GENERATION if the group is in another generation, or the errors of ``require_member``.
         """
         member = self.require_member(member_id, instance_id)
         if generation != self.generation:
@@ -179,12 +182,15 @@ class Membership:
     # --- The rebalance ---
 
     def all_joined(self) -> bool:
-        """Return True if every member has joined the rebalance in progress."""
+        """Return True if every member has joined the rebalance in progress, and no client still has to join with a
+        member id that was reserved for it."""
         return not self.pending and len(self.joining) == len(self.members)
 
     def elect_joined_leader(self) -> bool:
-        """Elect another leader if the current one has not joined the rebalance. Returns False if no member has
-        joined."""
+        """Elect another leader if the current one has not joined the rebalance.
+
+        Returns True if the leader has now joined, or False if no member has joined.
+        """
         if self.leader_id in self.joining:
             return True
         joined = next((member_id for member_id in self.members if member_id in self.joining), None)
@@ -193,9 +199,9 @@ class Membership:
         return joined is not None
 
     def accepts(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]], *, instead_of: str = "") -> bool:
-        """Return True if a member with these protocols is compatible with the other members.
+        """Return True if a member with these protocols is compatible with the other members of the group.
 
-        The member must have the same protocol type, and support a strategy that all other members support.
+        The member must have the group's protocol type, and support a strategy that all other members support.
         ``instead_of`` is the id of the member that it replaces, if any.
         """
         others = {each.strategies for known, each in self.members.items() if known != instead_of}
@@ -205,9 +211,9 @@ class Membership:
         return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
     def choose_protocol(self) -> str:
-        """Return the strategy of the next generation, by the votes of the members.
+        """Return the strategy for the next generation, which the members elect.
 
-        Each member votes for the first of its strategies that all members support.
+        Each member votes for the first of its strategies that all members support. The group must have members.
         """
         common = frozenset.intersection(*{member.strategies for member in self.members.values()})
         votes = Counter(

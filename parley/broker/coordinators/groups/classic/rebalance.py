@@ -50,7 +50,7 @@ REMEMBERED_IDS_MAX: Final = 256
 
 
 def session(group_id: str, member: GroupMember) -> Mapping[Hashable, Timer]:
-    """Return the timer that restarts a member's session."""
+    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
     return _session(group_id, member.member_id, member.session_timeout_ms)
 
 
@@ -97,7 +97,8 @@ class MembershipChange:
         )
 
     def decision_for_waiting(self) -> Decision[Any]:
-        """Return the change as a decision that holds the caller's reply, or contains it if it is already known."""
+        """Return the change as a decision that holds the caller's reply, unless the change already contains that
+        reply."""
         return self.decision(Held(self._caller) if self._reply is None else self._reply)
 
     # --- Callers that wait ---
@@ -181,7 +182,8 @@ class MembershipChange:
         self.keep_alive(member)
 
     def expel(self, members: Iterable[GroupMember], reason: str) -> None:
-        """Remove members, and rebalance the remaining ones."""
+        """Remove members, fail their waiting requests with UNKNOWN_MEMBER_ID, and rebalance the group. ``reason`` is
+        logged."""
         self._forget(list(members))
         if self.membership.state is GroupState.PREPARING_REBALANCE:
             self.complete_if_all_joined()
@@ -189,7 +191,7 @@ class MembershipChange:
             self.rebalance(reason)
 
     def _forget(self, members: Sequence[GroupMember]) -> None:
-        """Remove members, and fail their waiting requests. Does not start a rebalance."""
+        """Remove members, and fail their waiting requests with UNKNOWN_MEMBER_ID. Does not start a rebalance."""
         for member in members:
             self._timers[TimerKind.SESSION, self._group_id, member.member_id] = None
             self.release_join(member.member_id, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
@@ -197,7 +199,7 @@ class MembershipChange:
         self.membership.remove(members)
 
     def note(self, message: str, **facts: object) -> None:
-        """Log a line when the change is applied."""
+        """Log ``message`` with ``facts`` when the change is applied."""
         self._notes.append((message, facts))
 
     # --- The rebalance ---
@@ -248,7 +250,11 @@ class MembershipChange:
             self.complete_join()
 
     def complete_join(self) -> None:
-        """Form the next generation from the members that have joined, and remove dynamic members that have not."""
+        """Form the next generation, without the dynamic members that have not joined.
+
+        If only static members are left and none of them has joined, the rebalance continues, and this step is repeated
+        later.
+        """
         membership = self.membership
         self._timers[TimerKind.REBALANCE, self._group_id] = None
         membership.initial_delay_left_ms = None
@@ -295,7 +301,8 @@ class MembershipChange:
         self._timers[TimerKind.SYNC, self._group_id] = timer
 
     def assign(self, given: Mapping[str, bytes]) -> None:
-        """Store the assignments that the leader has sent, and release the members that wait for them."""
+        """Store the assignments that the leader has sent, by member id, and release the members that wait for them. A
+        member without an entry in ``given`` gets an empty assignment."""
         membership = self.membership
         membership.assignments = {member_id: given.get(member_id, b"") for member_id in membership.members}
         membership.enter(GroupState.STABLE, self._now_ms)
@@ -317,7 +324,7 @@ class MembershipChange:
 
 
 def session_expired(group_id: str, member_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove a member that has sent no heartbeat. A member with a waiting request is kept, unless it is new."""
+    """Remove a member whose session has expired. A member with a waiting request is kept, unless the member is new."""
     membership = shard.membership_of(group_id)
     member = membership.members.get(member_id)
     if member is None:

@@ -58,8 +58,8 @@ def sync_error(code: ErrorCode) -> SyncGroupResponse:
 
 
 def code_for_members(error: KafkaError) -> ErrorCode:
-    """Return the error code for members whose generation cannot be stored. If the replicas are only slow, the code is
-    REBALANCE_IN_PROGRESS, and the members rejoin."""
+    """Return the error code for the members of a generation that could not be stored because of ``error``. If the
+    replicas are only slow, the code is REBALANCE_IN_PROGRESS, so that the members rejoin."""
     if isinstance(error, NotCommittedInTime):
         return ErrorCode.REBALANCE_IN_PROGRESS
     if error.code is ErrorCode.MESSAGE_TOO_LARGE:

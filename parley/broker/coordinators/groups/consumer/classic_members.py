@@ -67,7 +67,7 @@ def join(
     shard: GroupShard,
     now_ms: int,
 ) -> Decision[JoinGroupResponse]:
-    """Add a member, or move it toward its target assignment. Raises the KafkaError that the client gets."""
+    """Let a member join or rejoin: move it toward its target assignment. Raises the KafkaError that the client gets."""
     _check_migration(group, shard)
     protocols = tuple([(each.name, each.metadata) for each in request.protocols])
     _check_size(group, request.member_id, shard)
@@ -184,7 +184,7 @@ def _joined(member: Member) -> JoinGroupResponse:
 def sync(
     request: SyncGroupRequest, group: ConsumerGroup, shard: GroupShard, now_ms: int
 ) -> Decision[SyncGroupResponse]:
-    """Return a member's assignment. Raises the KafkaError that the client gets."""
+    """Reply with a member's assignment. Raises the KafkaError that the client gets."""
     member, classic = _require(group, request.member_id, request.group_instance_id, request.generation_id)
     if request.protocol_type not in (None, CONSUMER_PROTOCOL) or (
         request.protocol_name not in (None, classic.protocols[0][0])
@@ -207,7 +207,10 @@ def sync(
 
 
 def heartbeat(request: HeartbeatRequest, group: ConsumerGroup, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
-    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin."""
+    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin.
+
+    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
+    """
     member, _ = _require(group, request.member_id, request.group_instance_id, request.generation_id)
     progress = member.progress
     target = group.target_of(member.member_id, member.details.instance_id)
@@ -247,7 +250,7 @@ def _require(
 def leave(
     leaving: Sequence[LeaveGroupRequest.MemberIdentity], group: ConsumerGroup, shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply contains an error code for each."""
+    """Remove members that leave. The reply contains an error code for each of them, in the same order."""
     codes: list[ErrorCode] = []
     gone: dict[str, Member] = {}
     for each in leaving:

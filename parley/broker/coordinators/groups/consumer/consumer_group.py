@@ -71,7 +71,8 @@ class ConsumerGroup:
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)
     """The member that owns each partition, or still has to revoke it."""
     topic_subscribers: dict[str, int] = field(default_factory=dict)
-    """The number of members that subscribe to each topic by its name."""
+    """The number of members that subscribe to each topic by name. Subscriptions by regular expression are not
+    counted."""
     regex_subscribers: dict[str, int] = field(default_factory=dict)
     has_old_metadata: bool = False
     """True if the log contains topic metadata that an older broker has stored."""

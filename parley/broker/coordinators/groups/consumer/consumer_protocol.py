@@ -12,7 +12,7 @@ from parley.protocol.messages.stored import ConsumerProtocolAssignment, Consumer
 from parley.protocol.uuids import UUID
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""The protocol type of groups of consumers. Only these can become consumer groups."""
+"""The protocol type of classic groups whose members are consumers. Only such groups can become consumer groups."""
 
 _VERSION_MAX: Final = 3
 
@@ -35,7 +35,7 @@ def assignment_of(data: bytes, image: MetadataImage) -> dict[UUID, tuple[int, ..
 
 
 def owned_partitions(named: list[tuple[str, list[int]]], image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
-    """Return partitions by topic id. Skips topics that do not exist."""
+    """Return the named topics' partitions by topic id. Skips topics that do not exist."""
     found: dict[UUID, set[int]] = {}
     for name, partitions in named:
         topic = image.topics.get(name)
@@ -45,7 +45,11 @@ def owned_partitions(named: list[tuple[str, list[int]]], image: MetadataImage) -
 
 
 def encoded_assignment(assignment: Assignment, protocols: Protocols, image: MetadataImage) -> bytes:
-    """Encode an assignment in the version of the member's metadata, without topics that no longer exist."""
+    """Encode an assignment for a classic member, in the version in which the member encoded its metadata. Leaves out
+    topics that no longer exist.
+
+    ``protocols`` are the member's strategies with its metadata.
+    """
     metadata = protocols[0][1] if protocols else b""
     version = min(int.from_bytes(metadata[:2], "big"), _VERSION_MAX)
     kind = ConsumerProtocolAssignment

@@ -49,11 +49,11 @@ def downgraded(
 ) -> Decision[T] | None:
     """Convert the group to a classic group without ``members``. The remaining members keep their partitions and rejoin.
 
-    Returns None if the topic would not accept the record of the classic group, which contains all members. The group
-    then stays a consumer group.
+    Returns None, and the group stays a consumer group, if the record of the classic group would be too large for the
+    topic: it contains all members.
 
-    ``joining`` contains the old and the new incarnation of a static member that rejoins with the classic protocol. With
-    ``rebalances``, all members must rejoin immediately.
+    ``joining`` contains the old and the new incarnation of a static member that rejoins with the classic protocol. If
+    ``rebalances`` is True, all members must rejoin immediately.
     """
     change = MembershipChange(shard, group.group_id, now_ms)
     gone = {member.member_id for member in members}

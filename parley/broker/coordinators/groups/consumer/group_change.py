@@ -48,7 +48,8 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
     """The changes that one event makes to a consumer group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ConsumerGroup, now_ms: int, records: Iterable[KeyValue] = ()) -> None:
-        """``records`` precede the records of the change: they create ``group`` if it does not exist yet."""
+        """``records`` are written before the records of the change. They convert a classic group to ``group``, if
+        necessary."""
         super().__init__(shard, group, now_ms)
         self.records += records
         self.released: Mapping[Hashable, object] = {}
@@ -81,7 +82,7 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
             effect()
 
     def note(self, message: str, **facts: object) -> None:
-        """Log a line when the change is applied."""
+        """Log ``message`` with ``facts`` when the change is applied."""
         self._notes.append((message, facts))
 
     def afterwards(self, effect: Callable[[], None]) -> None:
@@ -132,14 +133,14 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
     # --- Members ---
 
     def put_details(self, member_id: str, details: MemberDetails) -> Member:
-        """Add a member, or replace its details."""
+        """Add a member, or replace its details. Returns the changed member."""
         known = self.member(member_id)
         member = Member(member_id, details) if known is None else replace(known, details=details)
         self._put(member, member_record(self.group_id, member))
         return member
 
     def put_progress(self, member: Member, progress: Progress) -> Member:
-        """Replace a member's epochs and partitions."""
+        """Replace a member's epochs and partitions. Returns the changed member."""
         member = replace(member, progress=progress)
         self._put(member, current_record(self.group_id, member))
         return member
@@ -152,8 +153,8 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
             self.timers[kind, self.group_id, member.member_id] = None
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """Replace a static member's previous incarnation with the restarted one, which keeps its partitions and
-        target."""
+        """Replace a static member's previous incarnation with the restarted one, and return the restarted one. It keeps
+        its partitions and target."""
         target = self.group.targets.get(old.member_id, {})
         self.remove(old)
         new = Member(new_id, old.details, replace(old.progress, epoch=0, previous_epoch=0))
@@ -175,7 +176,10 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
             self.records.append(old_metadata_tombstone(self.group_id))
 
     def bump(self, found_hash: int | None = None) -> None:
-        """Start a new group epoch, which needs a new target assignment."""
+        """Start a new group epoch, which needs a new target assignment.
+
+        ``found_hash`` is the hash of the topics that the members subscribe to; if it is None, it is computed.
+        """
         if found_hash is None:
             found_hash = metadata_hash(self.shard.image(), self.subscribed_topics())
             self._checked_metadata = True
@@ -254,7 +258,8 @@ def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[An
 def in_steps(
     shard: GroupShard, group: ConsumerGroup
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return two functions for a large target assignment: one that computes it in a thread, and one that stores it."""
+    """Return two functions for a large target assignment. The first one computes it in a thread. The second one stores
+    it, and takes the result of the first one."""
     members = list(group.members.values())
     spec = group_spec(members, group.targets, group.regexes, shard.image())
     instances = {
@@ -277,7 +282,7 @@ def install_targets(
 
     Skips members that left in the meantime. ``instances`` maps the ids of static members to their instance ids: a
     member that has replaced one of them gets its target. Stores nothing if ``group`` was replaced by another group with
-    the same id.
+    the same id, or already has a target assignment for this epoch or a later one.
     """
     if shard.consumer_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)

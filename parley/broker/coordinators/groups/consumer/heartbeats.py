@@ -50,7 +50,8 @@ class Sender:
 def heartbeat(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
-    """Keep a member alive, and move it toward its target assignment. Raises the KafkaError that the client gets."""
+    """Let a member join, stay or leave, and move it toward its target assignment. Raises the KafkaError that the client
+    gets."""
     if request.member_epoch < JOIN:
         return leave(request, shard, now_ms)
     if changes_nothing(request, sender.context, shard):
@@ -271,8 +272,8 @@ def _details(request: ConsumerGroupHeartbeatRequest, context: RequestContext, be
 def _reconciled(
     request: ConsumerGroupHeartbeatRequest, member: Member, subscription_changed: bool, change: GroupChange
 ) -> Member:
-    """Step 3: move the member toward its target assignment. Its rebalance timeout restarts only if its progress has
-    changed: a heartbeat alone does not prolong it."""
+    """Step 3: move the member toward its target assignment. Restarts its rebalance timeout only if its progress has
+    changed: a heartbeat alone does not prolong the timeout."""
     before = member.progress
     member = reconcile(member, _reported(request), subscription_changed, change)
     if member.progress is not before:

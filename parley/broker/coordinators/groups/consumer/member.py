@@ -85,7 +85,8 @@ class Progress:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def moved_to(self, epoch: int, **changes: Any) -> Progress:
-        """Return a copy with ``changes`` in ``epoch``, which may be the current epoch."""
+        """Return a copy in ``epoch``, which may be the current epoch, with ``changes``. The current epoch becomes the
+        previous one."""
         return replace(self, epoch=epoch, previous_epoch=self.epoch, **changes)
 
 

@@ -26,8 +26,11 @@ def require_static(static: Member | None, member_id: str, instance_id: str) -> M
 
 
 def reconcile(member: Member, reported: Assignment | None, subscription_changed: bool, change: GroupChange) -> Member:
-    """Move a member toward its target assignment. ``reported`` contains the partitions that the member reports, if it
-    reports any."""
+    """Move a member toward its target assignment, and return the changed member.
+
+    ``reported`` contains the partitions that the member reports as its own, or is None if it does not report them.
+    Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it owns no partitions.
+    """
     if not subscription_changed and member.progress.is_reconciled_to(change.target_epoch):
         return member
     group = change.group

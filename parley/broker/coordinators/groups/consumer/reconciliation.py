@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The inputs of a decision about a member, in addition to the member's progress."""
+    """The inputs of ``reconciled``, in addition to the member's progress."""
 
     target: Target
     subscribed: Set[UUID]
@@ -44,7 +44,7 @@ class Situation:
     reported: Assignment | None
     """The partitions that the member reports as its own, or None if it does not report them."""
     is_free: Callable[[UUID, int], bool]
-    """Returns True if no member, including this one, owns a partition or still has to revoke it."""
+    """A function that returns True if no member owns a partition or still has to revoke it, not even this member."""
 
 
 def reconciled(progress: Progress, situation: Situation) -> Progress:

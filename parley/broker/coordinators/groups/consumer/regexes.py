@@ -45,7 +45,8 @@ class RegexUpdate:
     has_changed: bool = False
     """True if the member now subscribes to another expression."""
     is_resolved: bool = False
-    """True if the topics of the new expression are already known, so that the group can rebalance immediately."""
+    """True if the group can rebalance immediately, because the topics of the new expression are already known, or the
+    member no longer subscribes to an expression."""
 
 
 _NO_UPDATE: Final = RegexUpdate()
@@ -89,7 +90,7 @@ def matching(regexes: Iterable[str], names: Iterable[str]) -> Generator[None, No
 
 
 def next_turn(turns: Generator[None, None, Matches]) -> Matches | None:
-    """Run the next turn of ``matching``. Returns its result after the last turn, and None before."""
+    """Run the next turn of ``matching``. Returns its result if this was the last turn, otherwise None."""
     try:
         next(turns)
     except StopIteration as end:
@@ -102,7 +103,8 @@ def update_regex(context: RequestContext, before: str | None, now: str | None, c
     """Record the expression that a member subscribes to, and match all expressions of the group again if that is due.
 
     ``before`` and ``now`` are the member's expressions before and after the heartbeat. Raises
-    INVALID_REGULAR_EXPRESSION if the new expression is invalid, or if the group has too many expressions.
+    INVALID_REGULAR_EXPRESSION if the new expression is invalid, or if the group has too many expressions. Raises
+    UNKNOWN_SERVER_ERROR if RE2 is not installed.
     """
     if before == now and not change.group.regex_subscribers:
         return _NO_UPDATE

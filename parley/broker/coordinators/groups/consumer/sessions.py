@@ -30,7 +30,7 @@ busy."""
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer that restarts a member's session."""
+    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
     is_short = len(group_id) + len(member_id) <= REMEMBERED_IDS_MAX
     return (_remembered_session if is_short else _session)(group_id, member_id, timeout_ms)
 
@@ -44,15 +44,15 @@ _remembered_session = lru_cache(SESSIONS_MAX)(_session)
 
 
 def session_of(shard: GroupShard, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
-    """Return the timer that restarts a member's session, for either protocol."""
+    """Return the session timer of a member of either protocol, by its key. Setting the timer restarts the session."""
     classic = member.details.classic
     timeout_ms = shard.settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
     return session(group_id, member.member_id, timeout_ms)
 
 
 def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | None]:
-    """Return the timer for a member that must revoke partitions. Return its cancellation if the member need not revoke
-    any, or has left temporarily."""
+    """Return the timer that removes a member if it does not revoke its partitions in time, by its key. The timer is
+    None, which cancels it, if the member need not revoke any partitions or has left temporarily."""
     key = TimerKind.MEMBER_REBALANCE, group_id, member.member_id
     progress = member.progress
     if progress.state is not MemberState.UNREVOKED_PARTITIONS or progress.epoch == LEFT_FOR_NOW:
@@ -62,8 +62,8 @@ def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | 
 
 
 def classic_timer(kind: TimerKind, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
-    """Return the timer for a member of the classic protocol that must rejoin (``MEMBER_JOIN``), or request its
-    assignment (``MEMBER_SYNC``)."""
+    """Return the timer that removes a member of the classic protocol if it does not rejoin (``MEMBER_JOIN``), or
+    request its assignment (``MEMBER_SYNC``), in time."""
     request = "join" if kind is TimerKind.MEMBER_JOIN else "sync"
     event = partial(member_expired, group_id, member.member_id, f"classic member did not {request} in time")
     timeout_ms = max(member.details.rebalance_timeout_ms, SESSION_MIN_MS)
@@ -79,7 +79,8 @@ def timers_of_consumer_protocol(group_id: str, member: Member) -> Mapping[Hashab
 
 
 def loaded_timers(shard: GroupShard, group: ConsumerGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a loaded group, which restart the session of each member."""
+    """Return the timers of a loaded group: the session of each member, and the rebalance timeout of each member that
+    must revoke partitions."""
     timers: dict[Hashable, Timer | None] = {}
     for member in group.members.values():
         timers.update(session_of(shard, group.group_id, member))

@@ -31,7 +31,7 @@ class TopicSpec(NamedTuple):
     partitions: int
     """The number of partitions of the topic."""
     racks: Callable[[int], frozenset[str]]
-    """Returns the racks of a partition's replicas."""
+    """A function that returns the racks of a partition's replicas."""
 
 
 class MemberSpec(NamedTuple):
@@ -62,7 +62,7 @@ class GroupSpec:
 
 
 class PartitionAssignor(ABC):
-    """Decides which member of a group gets which partitions."""
+    """An assignor: decides which member of a group gets which partitions."""
 
     name: ClassVar[str]
     """The name by which members and the configuration choose it."""

@@ -13,7 +13,7 @@ from parley.protocol.uuids import UUID
 
 
 class RangeAssignor(PartitionAssignor):
-    """Assigns to each member a range of the partitions of each topic."""
+    """An assignor that gives each subscriber of a topic a range of the topic's partitions."""
 
     name = "range"
 

@@ -15,7 +15,7 @@ from parley.protocol.uuids import UUID
 
 
 class UniformAssignor(PartitionAssignor):
-    """Distributes partitions evenly."""
+    """An assignor that gives all members about the same number of partitions."""
 
     name = "uniform"
 
@@ -103,7 +103,8 @@ class _Homogeneous(_Draft):
 
 
 class _Heterogeneous(_Draft):
-    """Assigns each free partition to the subscriber with the fewest partitions, and then evens out the numbers."""
+    """An assignment for members that subscribe to different topics. Each free partition goes to the subscriber with the
+    fewest partitions; then the numbers are evened out."""
 
     def assign(self) -> dict[str, Assignment]:
         for member_id, member in self._group.members.items():
