@@ -80,7 +80,7 @@ protocol string."""
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupsNeed:
-    """The parts of the broker that consumer groups need and classic groups do not."""
+    """The parts of the broker that the group coordinator needs for consumer groups and not for classic groups."""
 
     image: Callable[[], MetadataImage]
     """The cluster's metadata."""
@@ -94,7 +94,7 @@ class ConsumerGroupsNeed:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupsNeed:
-    """The parts of the broker that share groups need and other groups do not."""
+    """The parts of the broker that the group coordinator needs only for share groups."""
 
     persister: Persister
     """Reads and writes the stored state of share partitions."""
@@ -179,7 +179,7 @@ class GroupCoordinator:
     def find(self, group_id: str) -> Group | None:
         """Return a group, or None if it does not exist. Raises the errors of ``check_owned``.
 
-        Its offsets may not be replicated yet. Use ``read`` to wait for the in-sync replicas.
+        The in-sync replicas may not have all of its offsets yet. To wait for them, use ``read``.
         """
         return self._shard(group_id).groups.get(group_id)
 
@@ -244,8 +244,8 @@ class GroupCoordinator:
     def join(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Let a member join or rejoin a group of the classic protocol. The response is sent when the next generation
-        begins. Raises KafkaError, or the future fails with it."""
+        """Let a member join or rejoin a group by the classic protocol. The response is usually held until the next
+        generation begins. Raises KafkaError, or the future fails with it."""
         client_id = context.client_id or ""
         name = client_id if request.group_instance_id is None else request.group_instance_id
         new_id = "" if request.member_id else self._new_member_id(name)
@@ -256,8 +256,8 @@ class GroupCoordinator:
         return f"{name[:NAME_IN_ID_MAX]}-{UUID(int=self._rng.getrandbits(128), version=4)}"
 
     def sync(self, request: SyncGroupRequest) -> asyncio.Future[SyncGroupResponse]:
-        """Return a member's assignment, when the leader of the group has sent it and the in-sync replicas have stored
-        it. Raises KafkaError, or the future fails with it."""
+        """Return a member's assignment, as soon as the leader of the group has sent it and the in-sync replicas have
+        stored it. Raises KafkaError, or the future fails with it."""
         self.check_owned(request.group_id)
         return self.runtime.submit(request.group_id, partial(sync, request))
 
@@ -271,8 +271,9 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode] | asyncio.Future[list[ErrorCode]]:
-        """Remove members that leave, and return an error code for each. If no members remain, the reply waits for the
-        in-sync replicas. Raises KafkaError, or the future fails with it."""
+        """Remove members that leave, and return an error code for each of them, in the same order. If this requires
+        records, for example because no members remain, the reply waits for the in-sync replicas. Raises KafkaError, or
+        the future fails with it."""
         return self._decide(group_id, partial(leave, group_id, leaving))
 
     def _decide(
@@ -285,8 +286,8 @@ class GroupCoordinator:
     def consumer_heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
-        """Keep a member of a consumer group alive, and move it toward its target assignment (KIP-848). The response
-        waits for the in-sync replicas. Raises KafkaError, or the future fails with it."""
+        """Let a member of a consumer group join, stay or leave, and move it toward its target assignment (KIP-848). The
+        response waits for the in-sync replicas. Raises KafkaError, or the future fails with it."""
         new_id = "" if request.member_id else str(UUID(int=self._rng.getrandbits(128), version=4))
         decide = partial(heartbeats.heartbeat, request, Sender(context, new_id))
         return self.runtime.decide_when_committed(request.group_id, decide)
@@ -294,8 +295,8 @@ class GroupCoordinator:
     def streams_heartbeat(
         self, context: RequestContext, request: StreamsGroupHeartbeatRequest
     ) -> streams_heartbeats.Outcome | asyncio.Future[streams_heartbeats.Outcome]:
-        """Keep a member of a streams group alive, and move it toward its target tasks (KIP-1071). Raises KafkaError, or
-        the future fails with it."""
+        """Let a member of a streams group join, stay or leave, and move it toward its target tasks (KIP-1071). The
+        response waits for the in-sync replicas. Raises KafkaError, or the future fails with it."""
         return self.runtime.decide_when_committed(
             request.group_id, partial(streams_heartbeats.heartbeat, request, context)
         )
@@ -303,14 +304,15 @@ class GroupCoordinator:
     # --- Offsets ---
 
     def check_commit(self, committer: Committer) -> None:
-        """Raise KafkaError if a client may not commit offsets now. Otherwise, count the commit as a heartbeat."""
+        """Raise KafkaError if a client is not allowed to commit offsets now. Otherwise, count the commit as a
+        heartbeat."""
         self._decide(committer.group_id, partial(offset_decisions.check_commit, committer), may_be_unnamed=True)
 
     async def commit(self, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Commit offsets of a group, and create the group if it does not exist. The empty group id is valid: clients
         older than KIP-289 commit to it.
 
-        Raises KafkaError if the client may not commit, or if the offsets could not be stored.
+        Raises KafkaError if the client is not allowed to commit, or if the offsets could not be stored.
         """
         await self._write(
             committer.group_id,
@@ -342,8 +344,10 @@ class GroupCoordinator:
         await self._write(committer.group_id, decide, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
     def append_marker(self, partition: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> asyncio.Future[None]:
-        """End a transaction in a partition of the offsets topic. Raises and returns the same as
-        ``CoordinatorRuntime.append_marker``."""
+        """Append the marker that ends a transaction in a partition of ``__consumer_offsets``, and apply it.
+
+        Completes and fails like ``CoordinatorRuntime.append_marker``.
+        """
         return self.runtime.append_marker(
             partition,
             marker.producer_id,
@@ -354,7 +358,8 @@ class GroupCoordinator:
         )
 
     def read(self, group_id: str, look: Callable[[Group | None], T]) -> asyncio.Future[T]:
-        """Return ``look(group)`` when the in-sync replicas have all records that the result depends on.
+        """Return a future of ``look(group)``, which waits until the in-sync replicas have all records that the result
+        depends on.
 
         ``look`` is passed None if the group does not exist. Raises KafkaError, or the future fails with it.
         """
@@ -387,7 +392,12 @@ class GroupCoordinator:
     # --- Deletion and expiry ---
 
     async def delete(self, group_id: str) -> None:
-        """Delete a group without members, and its offsets. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+        """Delete a group without members, and its offsets. If it is a share group, first delete the state of its share
+        partitions.
+
+        Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND, the errors of ``check_owned``, or another KafkaError if the
+        deletion could not be stored.
+        """
         known = self.find(group_id)
         if known is not None and known.share is not None:
             await self.share.delete_state(group_id)
@@ -401,7 +411,8 @@ class GroupCoordinator:
                 await self.expire_group(group)
 
     async def expire_group(self, group: Group) -> None:
-        """Remove a group's expired offsets, and the group if it then has no members and no offsets."""
+        """Remove a group's expired offsets, and the group if it then has no members and no offsets. A share group
+        stays. A failure is logged."""
         if group.share is not None:
             return  # a share group has no offsets, and stays until it is deleted
         now_ms, retention_ms = self._now_ms(), self._config().offsets_retention_minutes * 60_000
@@ -424,8 +435,8 @@ class GroupCoordinator:
         return removed
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Remove the committed offsets of deleted topics. If topics or brokers have changed, let groups check the
-        topics that they subscribe to."""
+        """Start removing the committed offsets of deleted topics, and remove deleted topics from share groups. If
+        topics or brokers have changed, groups check their subscribed topics again when the next heartbeat arrives."""
         if any(isinstance(change, TopicCreated | TopicDeleted) for change in delta.changes):
             self._topics_version = version_of(image)
         if any(isinstance(change, _ABOUT_TOPICS) for change in delta.changes):
@@ -456,7 +467,7 @@ class GroupCoordinator:
             _log.warning("share groups still contain a deleted topic", extra=facts)
 
     async def on_topic_deleted(self, topic: str) -> None:
-        """Remove the offsets that groups committed for a deleted topic.
+        """Remove the offsets that groups committed for a deleted topic. A failure is logged.
 
         Their log offsets are collected before the first offset is removed, because groups may commit for a new topic
         with the same name in the meantime.

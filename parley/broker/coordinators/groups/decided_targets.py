@@ -24,9 +24,9 @@ class DecidedTargets(NamedTuple, Generic[T]):
 def decided_targets(
     decide: Callable[[], Mapping[str, T]], known: Mapping[str, T], record: Callable[[str, T], KeyValue]
 ) -> DecidedTargets[T]:
-    """Compute the targets, and encode those that differ from ``known``.
+    """Compute the targets with ``decide``, and encode those that differ from ``known`` with ``record``.
 
-    A thread calls this, so ``known`` must not change in the meantime.
+    This runs in a thread, so ``known`` must not change in the meantime.
     """
     targets = decide()
     changed = {member_id: target for member_id, target in targets.items() if known.get(member_id) != target}

@@ -108,13 +108,15 @@ class Group:
         return set(self.offsets) | self.pending_producers.keys()
 
     def latest_commit(self, partition: TopicPartition) -> int:
-        """Return the log offset of the latest commit for a partition, including pending ones, or -1."""
+        """Return the log offset of the latest commit for a partition, or -1 if there is none. Includes pending
+        commits."""
         committed = self.offsets.get(partition)
         pending = [self.pending_offsets[each][partition] for each in self.pending_producers.get(partition, ())]
         return max((each.log_offset for each in (committed, *pending) if each is not None), default=-1)
 
     def latest_commit_for(self, topic: str) -> int | None:
-        """Return the log offset of the latest commit for a topic, including pending ones, or None."""
+        """Return the log offset of the latest commit for a topic, or None if there is none. Includes pending
+        commits."""
         commits = [self.latest_commit(each) for each in self.partitions_in_log() if each[0] == topic]
         return max(commits, default=None)
 

@@ -119,8 +119,8 @@ def decode_generation(value: bytes) -> GroupMetadataValue:
 
 
 def restored(stored: GroupMetadataValue) -> Membership:
-    """Return the membership of a loaded group. Of the strategies that a member supports, only the chosen one is
-    stored."""
+    """Return the membership of a loaded group. Each member supports only the strategy that the group has chosen,
+    because its other strategies are not stored."""
     members = [
         GroupMember(
             member_id=member.member_id,

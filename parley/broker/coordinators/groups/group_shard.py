@@ -176,9 +176,10 @@ class GroupShard:
         type_name: str,
         absent: str = "Group {} not found.",
     ) -> TypedGroup:
-        """Return the group of one type with this id. ``of_type`` returns None for a group of another type.
+        """Return the group with this id, if it is of one type. ``of_type`` returns a group's state for that type, or
+        None if the group is of another type. Error messages contain ``type_name``.
 
-        Raises GROUP_ID_NOT_FOUND if there is none. If no group of any type has this id, the error message is
+        Raises GROUP_ID_NOT_FOUND if there is no such group. If no group of any type has this id, the error message is
         ``absent``, with the id in place of ``{}``.
         """
         known = self.groups.get(group_id)

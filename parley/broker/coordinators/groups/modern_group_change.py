@@ -57,7 +57,7 @@ class ModernGroupChange(Generic[G, M]):
         return self.group.group_id
 
     def members(self) -> list[M]:
-        """Return all members."""
+        """Return all members of the group, as they will be after the change."""
         if not self._members:
             return list(self.group.members.values())
         return [each for each in {**self.group.members, **self._members}.values() if each is not None]
@@ -67,7 +67,8 @@ class ModernGroupChange(Generic[G, M]):
         self.records.append(record)
 
     def _raise_epoch(self) -> None:
-        """Enter the next group epoch. The caller adds its record."""
+        """Enter the next group epoch. The caller adds its record. Raises UNKNOWN_SERVER_ERROR if the group is in the
+        highest epoch."""
         if self.epoch >= EPOCH_MAX:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, "The group has reached the highest epoch. Delete the group."

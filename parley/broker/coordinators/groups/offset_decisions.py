@@ -51,11 +51,11 @@ class Committer:
 
 
 def check_may_commit(group: Group | None, committer: Committer) -> None:
-    """Raise KafkaError if a client may not commit offsets now.
+    """Raise KafkaError if a client is not allowed to commit offsets now.
 
     If the group does not exist, a client that names a generation gets GROUP_ID_NOT_FOUND if its version has member
-    epochs, else ILLEGAL_GENERATION (KIP-848). A client without a generation may commit while the group has no members,
-    even if it names a member id: librdkafka's consumers of the consumer protocol do so before they join.
+    epochs, otherwise ILLEGAL_GENERATION (KIP-848). A client without a generation may commit while the group has no
+    members, even if it names a member id: librdkafka's consumers of the consumer protocol do so before they join.
     """
     if group is None:
         if committer.generation >= 0:
@@ -85,7 +85,7 @@ def check_has_offsets(group: Group) -> None:
 
 
 def check_may_commit_transactional(group: Group | None, committer: Committer) -> None:
-    """Raise KafkaError if a transactional producer may not commit offsets now.
+    """Raise KafkaError if a transactional producer is not allowed to commit offsets now.
 
     A producer that names no member, as before KIP-447, is fenced only by its epoch.
     """
@@ -108,7 +108,7 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
 
 
 def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Raise KafkaError if a client may not commit offsets now. Otherwise, count the commit as a heartbeat."""
+    """Raise KafkaError if a client is not allowed to commit offsets now. Otherwise, count the commit as a heartbeat."""
     group = shard.groups.get(committer.group_id)
     check_may_commit(group, committer)
     if group is not None and group.consumer is not None:
@@ -124,7 +124,7 @@ def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decisi
 def commit(
     shard: GroupShard, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Decision[None]:
-    """Commit offsets. Raises KafkaError if the client may not commit them."""
+    """Commit offsets. Raises KafkaError if the client is not allowed to commit them."""
     group = shard.groups.get(committer.group_id)
     check_may_commit(group, committer)
     _check_partitions(group, committer, offsets, shard)
@@ -162,9 +162,10 @@ def commit_transactional(
     producer: ProducerIdentity,
     offsets: Mapping[TopicPartition, CommittedOffset],
 ) -> Decision[None]:
-    """Commit offsets in a producer's transaction. They are pending until its marker is in the log.
+    """Commit offsets in a producer's transaction. They are pending until the transaction's marker is in the log.
 
-    Raises KafkaError if the client may not commit them, or if there are too many open transactions.
+    Raises KafkaError if the client is not allowed to commit them, or COORDINATOR_LOAD_IN_PROGRESS if there are too many
+    open transactions.
 
     The caller must have verified that the transaction is open and includes the group. The log rejects a fenced epoch.
     """
@@ -237,8 +238,8 @@ def _end_of(group: Group) -> list[KeyValue]:
 def forget_topic(group_id: str, topic: str, latest: int, shard: GroupShard, now_ms: int) -> Decision[int]:
     """Remove offsets that a group committed for a deleted topic.
 
-    The reply is the number of removed offsets. If it is not 0, more may remain. ``latest`` is the log offset of the
-    group's last commit for the topic: a later commit is for a new topic with the same name.
+    The reply is the number of removed offsets. If it is not 0, more may remain: submit the event again. ``latest`` is
+    the log offset of the group's last commit for the topic: a later commit is for a new topic with the same name.
     """
     group = shard.groups.get(group_id)
     if group is None:
@@ -249,9 +250,9 @@ def forget_topic(group_id: str, topic: str, latest: int, shard: GroupShard, now_
 
 
 def expire(group_id: str, at_ms: int, retention_ms: int, shard: GroupShard, now_ms: int) -> Decision[int]:
-    """Remove offsets of a group that have expired at ``at_ms``, and the group if it then has no members and no offsets.
+    """Remove offsets of a group that have expired by ``at_ms``, and the group if it then has no members and no offsets.
 
-    The reply is the number of removed offsets. If it is not 0, more may remain.
+    The reply is the number of removed offsets. If it is not 0, more may remain: submit the event again.
     """
     group = shard.groups.get(group_id)
     if group is None:

@@ -7,7 +7,8 @@ from typing import Final
 
 
 class TimerKind(StrEnum):
-    """The first element of a timer's key. The group id follows, and then, for a timer of one member, the member id."""
+    """The first element of a timer's key. The group id follows, and then, for a timer of one member, the member id.
+    ``SHARE_TOPICS`` alone is the key of a timer of the whole shard."""
 
     SESSION = "session"
     PENDING = "pending"

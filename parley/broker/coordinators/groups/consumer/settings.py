@@ -21,7 +21,7 @@ class GroupSettings:
 
 
 def settings_of(config: BrokerConfig, image: MetadataImage, group_id: str) -> GroupSettings:
-    """Return the settings of a consumer group: its own ones, otherwise those of the broker."""
+    """Return the settings of a consumer group: the broker's, unless the group has its own."""
     entries = image.config(ResourceType.GROUP, group_id)
     if not entries:
         return _without_own_entries(config)

@@ -1,7 +1,8 @@
 """The target assignment of a consumer group: the partitions that each member will own when all members have reconciled.
 
-An assignor computes it: for a small group in the heartbeat that needs it. For a large group, a thread computes it from
-a copy of the data, and the previous target assignment stays valid until the new one is stored.
+An assignor computes it. For a small group, the heartbeat that needs the assignment calls the assignor. For a large
+group, a thread computes the assignment from a copy of the data, and the previous target assignment stays valid until
+the new one is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 
 LARGE: Final = 2_000
-"""The number of members and partitions above which a thread computes the assignment, because that takes
+"""The number of members and partitions together from which a thread computes the assignment, because that takes
 milliseconds."""
 
 

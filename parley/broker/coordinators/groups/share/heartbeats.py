@@ -38,7 +38,7 @@ JOIN, LEAVE = 0, -1
 def heartbeat(
     request: ShareGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[ShareGroupHeartbeatResponse]:
-    """Keep a member alive, and return its partitions. Raises the KafkaError that the client gets."""
+    """Let a member join, stay or leave, and return its partitions. Raises the KafkaError that the client gets."""
     if request.member_epoch == LEAVE:
         return _leave(request, shard, now_ms)
     joins = request.member_epoch == JOIN
@@ -68,7 +68,10 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> ShareGroup:
 
 
 def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {} not found.") -> ShareGroup:
-    """Return the share group with this id, as ``GroupShard.require_group``."""
+    """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
+
+    ``absent`` is the error message if no group of any type has this id.
+    """
     return shard.require_group(group_id, lambda known: known.share, "share", absent)
 
 
@@ -181,16 +184,16 @@ def _leave(
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer that restarts a member's session."""
+    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
     return {
         (TimerKind.SHARE_SESSION, group_id, member_id): Timer(timeout_ms, partial(_expired, group_id, member_id), True)
     }
 
 
 def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a loaded group, which restart the session of each member.
+    """Return the timers of a loaded group: the session of each member.
 
-    One timer removes the topics that were deleted while no broker coordinated the group.
+    Another timer removes the topics that were deleted while no broker coordinated the group.
     """
     timeout_ms = shard.share_settings(group.group_id).session_timeout_ms
     timers: dict[Hashable, Timer] = {TimerKind.SHARE_TOPICS: Timer(0, forget_deleted_topics)}

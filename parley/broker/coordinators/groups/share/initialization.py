@@ -28,7 +28,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 
 RETRY_MS: Final = 30_000
-"""The time after which an initialization is started again, as in Kafka: it may have been lost with a coordinator."""
+"""The time after which an initialization that has not ended is started again, as in Kafka: a coordinator that has
+failed since then may have started it."""
 
 
 def is_assignment_pending(group: ShareGroup, image: MetadataImage) -> bool:
@@ -193,7 +194,8 @@ def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, To
 
 
 def begin_topic_deletion(group: ShareGroup, names: Iterable[str], shard: GroupShard, now_ms: int) -> Decision[Begun]:
-    """Record that the state of topics is about to be deleted. The reply contains the topics that have state."""
+    """Record that the state of topics is about to be deleted. The reply contains those of the topics that have
+    state."""
     image, stored = shard.image(), group.stored
     gone: dict[UUID, TopicPartitions] = {}
     initialized, deleting = dict(stored.initialized), dict(stored.deleting)
@@ -226,7 +228,8 @@ def end_topic_deletion(group_id: str, done: Iterable[UUID], shard: GroupShard, n
 
 
 def forget_deleted_topics(shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove topics that no longer exist from all groups. The share coordinator deletes their state by itself."""
+    """Remove topics that no longer exist from all share groups. The share coordinator deletes the state of these topics
+    without being asked."""
     names = shard.image().topic_names
     records = []
     for known in shard.groups.values():

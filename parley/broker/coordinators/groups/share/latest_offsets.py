@@ -19,7 +19,7 @@ _LATEST: Final = -1
 
 
 class LatestOffsets:
-    """Requests the latest offsets of partitions from their leaders."""
+    """A client that requests the latest offsets of partitions from their leaders."""
 
     def __init__(self, broker_id: int, partitions: HostedPartitions, metadata: Metadata, peers: Peers) -> None:
         self._broker_id = broker_id

@@ -19,7 +19,7 @@ class MembersSettings:
 
 
 def members_settings(config: BrokerConfig, image: MetadataImage, group_id: str) -> MembersSettings:
-    """Return the settings of a share group."""
+    """Return the settings of a share group: the broker's, unless the group has its own."""
     entries = image.config(ResourceType.GROUP, group_id)
     if not entries:
         return MembersSettings(

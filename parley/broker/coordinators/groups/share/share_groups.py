@@ -52,7 +52,8 @@ CALLS_AT_ONCE: Final = 1_000
 SharePartition = tuple[UUID, int]
 
 LatestOffset = Callable[[str, int], Awaitable[int]]
-"""Returns the latest offset of a partition, from its leader. Raises KafkaError if it cannot get the offset."""
+"""A function that returns the latest offset of a partition, from its leader. Raises KafkaError if it cannot get the
+offset."""
 
 
 class SharePartitionOffset(NamedTuple):
@@ -65,7 +66,10 @@ class SharePartitionOffset(NamedTuple):
 
 
 class ShareGroups:
-    """The share groups that this broker coordinates."""
+    """The share groups that this broker coordinates.
+
+    Each coroutine also raises the errors of ``CoordinatorRuntime.submit``.
+    """
 
     def __init__(
         self,
@@ -93,7 +97,8 @@ class ShareGroups:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> ShareGroupHeartbeatResponse | asyncio.Future[ShareGroupHeartbeatResponse]:
-        """Keep a member alive, and return its partitions. Raises KafkaError, or the future fails with it."""
+        """Let a member join, stay or leave, and return its partitions. Raises KafkaError, or the future fails with
+        it."""
         return self._runtime.decide_when_committed(request.group_id, partial(heartbeats.heartbeat, request, context))
 
     # --- Initialization ---
@@ -101,7 +106,8 @@ class ShareGroups:
     def begin_initialization(
         self, shard: GroupShard, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
-        """Start initializing share partitions that a group subscribes to."""
+        """Start initializing share partitions that a group subscribes to, in the state epoch ``state_epoch``. A failure
+        is logged, and a later heartbeat starts the initialization again."""
         self._tasks.start(
             self._initialize_missing(shard, group_id, state_epoch, topics),
             name=f"initialize share partitions of {group_id}",

@@ -15,8 +15,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_version: int) -> None:
-    """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or UNSUPPORTED_VERSION
-    if its version of the request has no member epochs."""
+    """Raise KafkaError if a client is not allowed to commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or
+    UNSUPPORTED_VERSION if its version of the request has no member epochs."""
     if epoch < 0 and not group.members:
         return
     member = require_member(group, member_id)
@@ -30,9 +30,9 @@ def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_ver
 
 
 def partition_check(group: StreamsGroup, member_id: str, epoch: int) -> Callable[[str, int], None] | None:
-    """Return a check for each partition that a member commits, or None if it may commit all partitions.
+    """Return a function that checks whether a member may commit for a partition, or None if it may commit for all.
 
-    The check raises STALE_MEMBER_EPOCH.
+    The function raises STALE_MEMBER_EPOCH if the member is not allowed to commit.
     """
     member = group.members.get(member_id)
     if member is None or epoch == member.progress.epoch:

@@ -64,7 +64,7 @@ class ConfiguredSubtopology(NamedTuple):
 
     @property
     def is_stateful(self) -> bool:
-        """True if its tasks can have standby tasks."""
+        """True if the subtopology has state, so that its tasks can have standby tasks."""
         return bool(self.changelogs)
 
 
@@ -86,7 +86,7 @@ class Configured(NamedTuple):
 
 
 class _Unfit(Exception):
-    """The topics do not fit the topology."""
+    """Raised if the existing topics do not fit the topology."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -94,7 +94,8 @@ class _Unfit(Exception):
 
 
 def check_form(topology: Topology) -> None:
-    """Raise UNKNOWN_SERVER_ERROR, as Kafka does, if the topology is malformed regardless of existing topics."""
+    """Raise UNKNOWN_SERVER_ERROR, as Kafka does, if the topology's epoch is negative or two subtopologies have the same
+    id."""
     if topology.epoch < 0:
         raise _broken("Topology epoch must be non-negative.")
     ids = [each.id for each in topology.subtopologies]
@@ -103,10 +104,11 @@ def check_form(topology: Topology) -> None:
 
 
 def configure(topology: Topology, image: MetadataImage) -> Configured:
-    """Return the topology with the partitions of its topics, or with the problem of existing topics that prevents it.
+    """Decide the numbers of partitions of a topology's internal topics, and return the configured topology.
 
-    Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics could fit, and UNKNOWN_SERVER_ERROR in the cases in
-    which Kafka's coordinator fails with it.
+    If the existing topics do not fit, the result contains only the problem. Raises STREAMS_INVALID_TOPOLOGY for a
+    topology that is too large, or that no topics could fit. Raises UNKNOWN_SERVER_ERROR for other mistakes in the
+    topology, for which Kafka's coordinator fails with the same error.
     """
     if len(topology.subtopologies) > SUBTOPOLOGIES_MAX:
         raise _invalid(f"The topology has more than {SUBTOPOLOGIES_MAX} subtopologies.")
@@ -239,8 +241,8 @@ class _Counts:
         return name in self._fixed or name in self._flexible
 
     def _count_of_fixed(self, repartitions: Mapping[str, int]) -> int:
-        """Return the number of partitions that all repartition topics with a requested number must have in common, as
-        in Kafka.
+        """Return the number of partitions that all repartition topics with a requested number have in common. As in
+        Kafka, they must have the same number. Raises _Unfit if they do not.
 
         No copartition group changes it, so it is computed only once.
         """

@@ -96,12 +96,12 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
         return len(known) + sum((new is not None) - (each in known) for each, new in self._members.items())
 
     def put_member(self, member: StreamsMember) -> None:
-        """Add a member, or replace its details. The group will start a new epoch."""
+        """Add a member, or replace its details. ``begin_epoch_if_changed`` then starts a new epoch."""
         self._put(member, member_record(self.group_id, member))
         self._bumps = True
 
     def put_progress(self, member: StreamsMember, progress: Progress) -> StreamsMember:
-        """Replace a member's epochs and tasks."""
+        """Replace a member's epochs and tasks. Returns the changed member."""
         member = replace(member, progress=progress)
         self._put(member, current_record(self.group_id, member))
         return member
@@ -122,8 +122,10 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
         self.records.append(topology_record(self.group_id, topology))
 
     def configure(self, topology: Topology) -> Configured:
-        """Configure the topology again if its topics may have changed. Raises the errors of
-        ``configuration.configure``."""
+        """Return the configured topology. Configures it again if its topics may have changed.
+
+        Raises the errors of ``configuration.configure``.
+        """
         group = self.group
         is_unknown = group.topology is None or self.configured is None
         if is_unknown or not group.metadata_checked:
@@ -139,7 +141,11 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
     # --- Epochs ---
 
     def begin_epoch_if_changed(self, validated_epoch: int) -> None:
-        """Start a new epoch if the members, the topics or the settings of the assignor have changed."""
+        """Start a new epoch if the members, the topics or the settings of the assignor have changed.
+
+        ``validated_epoch`` is the epoch of the topology if all of its topics exist, otherwise -1. A change of it also
+        starts a new epoch.
+        """
         settings = self.settings.of_assignor()
         has_changed = validated_epoch != self.group.validated_epoch or settings != self.group.last_settings
         if self._bumps or has_changed:
@@ -160,10 +166,12 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
             self.timers[TimerKind.STREAMS_DELAY, self.group_id] = Timer(delay_ms, partial(delay_ended, self.group_id))
 
     def update_target(self, settings: Mapping[str, str]) -> None:
-        """Compute a new target assignment if the last one is for an earlier group epoch.
+        """Compute a new target assignment if the last one is for an earlier group epoch. ``settings`` are those of the
+        assignor.
 
         The computation waits until ``streams.assignment.interval.ms`` have passed since the last one. A large target
-        assignment is computed in a thread. Until then, the last target assignment stays valid.
+        assignment is computed in a thread. Until then, the last target assignment stays valid, and a status tells the
+        member about the delay.
         """
         if self.is_delayed:
             self._note_delay("Assignment delayed due to the configured initial rebalance delay.")
@@ -222,7 +230,8 @@ def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
 def in_steps(
     group: StreamsGroup,
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return two functions for a large target assignment: one that computes it in a thread, and one that stores it."""
+    """Return two functions for a large target assignment. The first one computes it in a thread. The second one stores
+    it, and takes the result of the first one."""
     decide = deciding(group.members.values(), group.targets, group.configured, group.last_settings)
     with_records = partial(decided_targets, decide, dict(group.targets), partial(target_record, group.group_id))
     return with_records, partial(install_targets, group, group.epoch)
@@ -233,7 +242,8 @@ def install_targets(
 ) -> Decision[None]:
     """Store a target assignment that a thread has computed for ``epoch``.
 
-    Skips members that left in the meantime. Stores nothing if ``group`` was replaced by another group with the same id.
+    Skips members that left in the meantime. Stores nothing if ``group`` was replaced by another group with the same id,
+    or already has a target assignment for this epoch or a later one.
     """
     if shard.streams_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)

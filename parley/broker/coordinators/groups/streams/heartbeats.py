@@ -69,7 +69,8 @@ class Outcome(NamedTuple):
 def heartbeat(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[Outcome]:
-    """Keep a member alive, and move it toward its target tasks. Raises the KafkaError that the client gets."""
+    """Let a member join, stay or leave, and move it toward its target tasks. Raises the KafkaError that the client
+    gets."""
     if request.member_epoch in (LEAVE, LEAVE_STATIC):
         return _leave(request, shard, now_ms)
     if changes_nothing(request, context, shard):
@@ -197,7 +198,10 @@ def _is_vacant(known: Group) -> bool:
 
 
 def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not found.") -> StreamsGroup:
-    """Return the streams group with this id, as ``GroupShard.require_group``."""
+    """Return the streams group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
+
+    ``absent`` is the error message if no group of any type has this id; it contains ``{}`` in place of the id.
+    """
     return shard.require_group(group_id, lambda known: known.streams, "streams", absent)
 
 
@@ -450,14 +454,14 @@ def _leave(request: StreamsGroupHeartbeatRequest, shard: GroupShard, now_ms: int
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer that restarts a member's session."""
+    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
     event = partial(_removed, group_id, member_id, None)
     return {(TimerKind.STREAMS_SESSION, group_id, member_id): Timer(max(timeout_ms, TIMEOUT_MIN_MS), event, True)}
 
 
 def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, Timer | None]:
-    """Return the timer for a member that must revoke tasks. Return its cancellation if the member need not revoke
-    any."""
+    """Return the timer that removes a member if it does not revoke its tasks in time, by its key. The timer is None,
+    which cancels it, if the member need not revoke any tasks."""
     key = TimerKind.STREAMS_REBALANCE, group_id, member.member_id
     if member.progress.state is not MemberState.UNREVOKED_TASKS:
         return {key: None}
@@ -466,7 +470,8 @@ def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, T
 
 
 def loaded_timers(shard: GroupShard, group: StreamsGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a loaded group, which restart the session of each member."""
+    """Return the timers of a loaded group: the session of each member, and the rebalance timeout of each member that
+    must revoke tasks."""
     timeout_ms = shard.streams_settings(group.group_id).session_timeout_ms
     timers: dict[Hashable, Timer | None] = {}
     for member in group.members.values():

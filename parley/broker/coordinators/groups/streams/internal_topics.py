@@ -27,17 +27,20 @@ IN_PROGRESS_MAX: Final = 1_000
 """The maximum number of topics that are being created at the same time."""
 
 Create = Callable[[RequestContext, CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
-"""Creates topics on behalf of a client, at the controller, which checks the client's rights and quota."""
+"""A function that creates topics on behalf of a client, at the controller, which checks the client's rights and
+quota."""
 
 
 class AsClient:
-    """Creates topics as if the client had sent the request itself. ``handler`` is set when the handlers exist."""
+    """A ``Create`` function that handles the request as if the client had sent it. ``handler`` is set when the request
+    handlers exist."""
 
     def __init__(self) -> None:
         self.handler: Handler | None = None
 
     async def __call__(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Create topics. Raises KafkaError if the whole request fails."""
+        """Create topics. Raises KafkaError if the whole request fails: COORDINATOR_NOT_AVAILABLE until ``handler`` is
+        set."""
         if self.handler is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker is starting.")
         inner = RequestContext(
@@ -56,12 +59,13 @@ class AsClient:
 
 
 class InternalTopics:
-    """Creates topics, and remembers for some time the errors of topics that could not be created."""
+    """The creation of internal topics. The errors of topics that could not be created are remembered for some time."""
 
     def __init__(
         self, create: Create, tasks: TaskSet, monotonic: Callable[[], float], timeout_ms: Callable[[], int]
     ) -> None:
-        """``timeout_ms()`` returns how long the controller may take."""
+        """``timeout_ms()`` returns how long the controller may take to create topics. ``monotonic()`` returns the time
+        in seconds."""
         self._create = create
         self._tasks = tasks
         self._monotonic = monotonic
@@ -70,7 +74,8 @@ class InternalTopics:
         self._errors: dict[str, tuple[float, str]] = {}  # when the error is forgotten, and its text, by topic
 
     def begin(self, context: RequestContext, topics: Sequence[InternalTopic], remember_ms: int) -> None:
-        """Start creating the topics that are not being created and have no remembered error.
+        """Start creating the topics that are not being created and have no remembered error. Skips topics that would
+        exceed the maximum number of topics in progress.
 
         Errors are remembered for ``remember_ms``.
         """

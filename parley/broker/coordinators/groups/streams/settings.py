@@ -32,7 +32,8 @@ class StreamsSettings:
 
 
 def streams_settings(config: BrokerConfig, image: MetadataImage, group_id: str) -> StreamsSettings:
-    """Return the settings of a streams group. The broker's maximum limits the number of standby replicas."""
+    """Return the settings of a streams group: the broker's, unless the group has its own. The number of standby
+    replicas is at most the broker's maximum."""
     entries = image.config(ResourceType.GROUP, group_id)
     if not entries:
         return _without_own_entries(config)

@@ -22,14 +22,14 @@ from parley.light_dataclasses import dataclass
 
 
 class MemberSpec(NamedTuple):
-    """The assignor's input about a member."""
+    """The assignor's input about a member: its process, and its previous target."""
 
     process_id: str
     previous: MemberTasks
 
 
 class SubtopologySpec(NamedTuple):
-    """The assignor's input about a subtopology."""
+    """The assignor's input about a subtopology: its number of tasks, and whether it has state stores."""
 
     tasks: int
     is_stateful: bool
@@ -109,7 +109,7 @@ class _Share:
 def assign(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standby_replicas: int
 ) -> dict[str, MemberTasks]:
-    """Return the tasks of each member."""
+    """Return the tasks of each member, by member id. A stateful task gets up to ``standby_replicas`` standby tasks."""
     if not members:
         return {}
     return _Assignment(members, subtopologies, standby_replicas).made()

@@ -192,12 +192,14 @@ class StreamsGroup:
     # --- Records ---
 
     def put_details(self, member_id: str, details: MemberDetails) -> None:
-        """Add a member, or replace its details. Its progress may be known first: compaction can reorder the records."""
+        """Add a member, or replace its details. Its progress may already be known: compaction can move the record of
+        its details after the record of its progress."""
         known = self.members.get(member_id, StreamsMember(member_id))
         self._replace(known, replace(known, details=details))
 
     def put_progress(self, member_id: str, progress: Progress) -> None:
-        """Replace a member's epochs and tasks."""
+        """Replace a member's epochs and tasks. Adds the member if it is unknown: compaction can move the record of its
+        details after this one."""
         known = self.members.get(member_id, StreamsMember(member_id))
         self._replace(known, replace(known, progress=progress))
 
@@ -215,7 +217,7 @@ class StreamsGroup:
             self.shutdown_by = None
 
     def put_topology(self, topology: Topology | None) -> None:
-        """Store the topology of the group, so that it is configured again."""
+        """Replace the topology of the group; None removes it. The topology must then be configured again."""
         self.topology = topology
         self.configured = None
 

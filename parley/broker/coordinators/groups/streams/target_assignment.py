@@ -17,7 +17,7 @@ from parley.broker.coordinators.groups.streams.streams_group import StreamsMembe
 from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, MemberTasks
 
 LARGE: Final = 2_000
-"""The number of members and tasks above which a thread computes the assignment, because that takes about ten
+"""The number of members and tasks together from which a thread computes the assignment, because that takes about ten
 milliseconds."""
 
 
@@ -35,7 +35,10 @@ def deciding(
     configured: Configured | None,
     settings: Mapping[str, str],
 ) -> Callable[[], dict[str, MemberTasks]]:
-    """Return a function that computes the target of every member. It shares no mutable data with the group."""
+    """Return a function that computes the target of every member. It shares no mutable data with the group.
+
+    If the topology is not ready, all targets are empty.
+    """
     ordered = sorted(members, key=lambda member: member.member_id)
     if configured is None or not configured.is_ready or configured.subtopologies is None:
         return partial(dict, [(member.member_id, NO_TARGET) for member in ordered])
