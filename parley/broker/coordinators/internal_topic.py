@@ -62,8 +62,8 @@ def coordinator_error(error: KafkaError) -> KafkaError:
 
 @lru_cache(maxsize=KEYS_MAX)
 def partition_of(key: str, partitions: int) -> int:
-    """Return the partition that stores a key: Java's ``String.hashCode`` without its sign bit, modulo
-    ``partitions``."""
+    """Return the partition that stores a key, if the topic has this number of ``partitions``: Java's
+    ``String.hashCode`` of the key without its sign bit, modulo ``partitions``."""
     units = key.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for i in range(0, len(units), 2):
@@ -79,12 +79,12 @@ class ReadBack:
     """The log end offset: everything before it has been read."""
     records: int = 0
     skipped: int = 0
-    """The number of records, or whole batches, that could not be decoded."""
+    """The number of records, whole batches and lost ranges that were skipped."""
     first_skipped: str = ""
-    """The offset of the first skipped record or batch, and the reason."""
+    """The offset of the first skipped record, batch or range, and the reason."""
 
     def skip(self, offset: int, error: Exception) -> None:
-        """Count a record, or a whole batch, that cannot be decoded."""
+        """Count a record, a whole batch or a damaged range that is skipped, and note why if it is the first one."""
         self.skipped += 1
         self.first_skipped = self.first_skipped or f"offset {offset}: {error}"
 
@@ -103,7 +103,8 @@ class ShardLog(Protocol):
         ...
 
     def check_writable(self) -> None:
-        """Raise KafkaError if an append would be rejected now: not the leader, no log, too few in-sync replicas."""
+        """Raise KafkaError if an append would be rejected now: this broker is not the leader or has no log of the
+        partition, or there are too few in-sync replicas."""
         ...
 
     def append(self, batch: bytearray, *, transaction_version: int = 0) -> int:
@@ -114,7 +115,8 @@ class ShardLog(Protocol):
         ...
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of the appends up to ``offset``, or None while an in-sync replica lacks the records."""
+        """Return the outcome of the appends up to ``offset``: ``ErrorCode.NONE`` if all in-sync replicas have the
+        records, or the error. Returns None while an in-sync replica lacks the records."""
         ...
 
     def is_committed(self, offset: int) -> bool:
@@ -146,7 +148,7 @@ class ShardStore(Protocol):
 
 
 class InternalTopic:
-    """The partitions of the topic that this broker leads."""
+    """The partitions of one internal topic that this broker leads. Implements ``ShardStore``."""
 
     def __init__(
         self, name: str, partitions: HostedPartitions, purgatory: Purgatory, now_ms: Callable[[], int]
@@ -202,7 +204,8 @@ class InternalPartition:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def check_writable(self) -> None:
-        """Raise KafkaError if an append would be rejected now: not the leader, no log, too few in-sync replicas."""
+        """Raise KafkaError if an append would be rejected now: this broker is not the leader or has no log of the
+        partition, or there are too few in-sync replicas."""
         replica = self._replica
         replica.check_leader()
         if not replica.is_open:
@@ -211,7 +214,10 @@ class InternalPartition:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
     def append(self, batch: bytearray, *, transaction_version: int = 0) -> int:
-        """Append a batch and return its last offset. Raises KafkaError if it was not appended."""
+        """Append a batch and return its last offset. Raises KafkaError if it was not appended.
+
+        ``transaction_version`` is the version of the transaction that the batch ends, if the batch is a marker.
+        """
         now_ms = self._now_ms()
         info = self._replica.append(
             batch, acks=-1, now_ms=now_ms, origin=Origin.COORDINATOR, transaction_version=transaction_version
@@ -229,8 +235,8 @@ class InternalPartition:
             self._subscriber.on_change(self._replica, 0)
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of the appends up to ``offset``, or None until the in-sync replicas have the records and
-        this broker has flushed them."""
+        """Return the outcome of the appends up to ``offset``: ``ErrorCode.NONE`` if all in-sync replicas have the
+        records and this broker has flushed them, or the error. Returns None until then."""
         if self._flush_failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = self._replica.append_outcome(offset)

@@ -40,17 +40,17 @@ class Shards(Protocol):
 
 
 class InternalTopicSubscriber:
-    """Subscribes to the metadata on behalf of one coordinator."""
+    """A subscriber of the metadata that loads and drops the shards of one coordinator."""
 
     def __init__(self, broker_id: int, incarnation_id: UUID, shards: Shards) -> None:
-        """``incarnation_id`` identifies this process in its registration."""
+        """``incarnation_id`` identifies this process of the broker in its registration."""
         self._broker_id = broker_id
         self._incarnation_id = incarnation_id
         self._shards = shards
         self._topic = shards.topic
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Load and drop shards after a change to the metadata (a subscriber of the metadata)."""
+        """Load and drop shards after a change to the metadata. Called for every change."""
         for change in delta.changes:
             match change:
                 case TopicCreated(topic) if topic.name == self._topic:

@@ -19,7 +19,7 @@ EARLY_S: Final = 0.001
 
 
 class PatientTimer:
-    """Calls ``call`` on the running loop after ``delay_s``, unless the timer is cancelled.
+    """A timer that calls ``call`` on the running loop after ``delay_s`` seconds, unless it is cancelled.
 
     The timer is postponed each time the loop is late, or at most once if ``once`` is set.
     """
@@ -41,14 +41,15 @@ class PatientTimer:
         self._timer = loop.call_later(delay_s, self._reached)
 
     def cancel(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timer. Does nothing if it has fired."""
         self._timer.cancel()
 
     def prolong(self, delay_s: float) -> bool:
-        """Postpone the timer to ``delay_s`` from now.
+        """Let the timer fire ``delay_s`` seconds from now.
 
-        Returns False, and changes nothing, if the timer has fired or would have to fire earlier than it is set to. This
-        is cheaper than a new timer: the loop's own timer stays, and is restarted when it is due.
+        Returns False, and changes nothing, if the timer has already fired, or if the loop's own timer is due later than
+        that. The caller must then set a new timer. Prolonging is cheaper than a new timer: the loop's own timer stays,
+        and is restarted when it is due.
         """
         due = asyncio.get_running_loop().time() + delay_s
         if self._has_fired or due < self.at:

@@ -31,13 +31,14 @@ higher ids counted as in use, a single batch could use up all ids."""
 
 
 def highest_producer_id(logs: Iterable[Log]) -> int:
-    """Return the highest producer id in the logs that may have been allocated, or NO_PRODUCER_ID."""
+    """Return the highest producer id in the logs that this cluster may have allocated, or NO_PRODUCER_ID if there is
+    none."""
     written = [log for log in logs if log.is_written]
     return max((log.producers.highest_id(below=LOGGED_IDS_END) for log in written), default=NO_PRODUCER_ID)
 
 
 class ProducerIds:
-    """Allocates producer ids that no other broker allocates."""
+    """The source of this broker's new producer ids, which no other broker allocates."""
 
     def __init__(self, store: Callable[[], KeyValue], epochs: EpochFile) -> None:
         """``store()`` returns the store that the cluster currently uses."""
@@ -54,7 +55,8 @@ class ProducerIds:
         return self._next - 1
 
     async def reserve(self) -> None:
-        """Take a block from the store, unless ids of the last one are left.
+        """Make sure that ``take`` can allocate an id: take a block from the store, unless ids of the last block are
+        left.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond, or if the end of the
         block cannot be written to any data directory. Raises UNKNOWN_SERVER_ERROR if the store's counter is too high.

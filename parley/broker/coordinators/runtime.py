@@ -43,7 +43,8 @@ holds up to ``READ_BYTES`` in memory."""
 
 
 class ShardPhase(Enum):
-    """The phase of a shard of this broker. The values are the states in Kafka's metric ``num-partitions``."""
+    """The phase of a partition that this broker leads. The values are the states in Kafka's metric
+    ``num-partitions``."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -123,8 +124,8 @@ class CoordinatorRuntime(Generic[S]):
             self.on_resigned(partition)
 
     async def until_loaded(self, timeout_s: float, key: str | None = None) -> None:
-        """Wait at most ``timeout_s`` until all partitions on this broker are loaded, or only the partition of
-        ``key``."""
+        """Wait until all partitions on this broker are loaded, or only the partition of ``key``, but at most
+        ``timeout_s`` seconds. Does not tell whether they are loaded."""
         found = self._hosted.values() if key is None else [self._hosted_of(key)]
         loading = [hosted.loading for hosted in found if hosted is not None and hosted.loading is not None]
         if loading:
@@ -210,7 +211,8 @@ class CoordinatorRuntime(Generic[S]):
     # --- Events ---
 
     def shard_of(self, key: str) -> int:
-        """Return the partition of the topic that stores ``key``. Raises NOT_COORDINATOR if the topic does not exist."""
+        """Return the number of the partition that stores ``key``. Raises NOT_COORDINATOR if the topic does not
+        exist."""
         count = self._partition_count()
         if not count:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)

@@ -51,7 +51,7 @@ RECORD_BYTES: Final = 24
 
 
 def size_in_batch(records: Sequence[KeyValue]) -> int:
-    """Return an upper bound of the size of the records in a batch, in bytes."""
+    """Return an upper bound for the size of the records in a batch, in bytes."""
     return sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in records)
 
 
@@ -293,7 +293,8 @@ class Shard(Generic[S]):
     # --- Appends ---
 
     def _write(self, decision: Decision[Any], turn: _Turn) -> None:
-        """Write the records of a decision, and apply them. Raises KafkaError if the log rejects them, or _Lost."""
+        """Write the records of a decision, and apply them. Raises KafkaError if the log rejects them, or _Lost if the
+        state may differ from the log."""
         if not decision.records:
             return
         try:
@@ -360,7 +361,7 @@ class Shard(Generic[S]):
         return batch
 
     def _flush(self, turn: _Turn) -> None:
-        """Append the records that were already applied to the state. Raises _Lost."""
+        """Append the records that were already applied to the state. Raises _Lost if the append fails."""
         if not turn.records:
             return
         try:
@@ -378,8 +379,8 @@ class Shard(Generic[S]):
         self._metrics.appends += 1
 
     def _append_first(self, batch: bytearray, turn: _Turn, transaction_version: int = 0) -> int:
-        """Append a batch that was not applied to the state yet, and return its first offset. Raises KafkaError or
-        _Lost."""
+        """Append a batch that was not applied to the state yet, and return its first offset. Raises KafkaError if the
+        log rejects it, or _Lost if the state may differ from the log."""
         self._flush(turn)
         base = turn.offset
         try:
@@ -420,7 +421,8 @@ class Shard(Generic[S]):
             self._on_lost(self)
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """Handle a change in the partition: send or fail the replies that no longer have to wait."""
+        """Send or fail the replies that no longer have to wait. The partition's log calls this after a change, as a
+        ``Subscriber``."""
         self._waiting.settle()
 
     # --- The end ---

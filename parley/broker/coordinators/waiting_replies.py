@@ -24,7 +24,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class NotCommittedInTime(KafkaError):
-    """The in-sync replicas did not store the records in time. They may still do so, and the state keeps the records."""
+    """Raised if the in-sync replicas have not stored the records in time. They may still do so, and the state keeps the
+    records."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -39,12 +40,12 @@ class Reply(NamedTuple):
     value: Any
 
     def send(self) -> None:
-        """Send the reply, unless the caller has gone."""
+        """Send the reply, unless the caller no longer waits."""
         if not self.future.done():
             self.future.set_result(self.value)
 
     def fail(self, error: KafkaError) -> None:
-        """Send the error in place of the reply, unless the caller has gone."""
+        """Send the error in place of the reply, unless the caller no longer waits."""
         if not self.future.done():
             self.future.set_exception(error)
 

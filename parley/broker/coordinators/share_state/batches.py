@@ -13,7 +13,8 @@ from parley.broker.coordinators.share_state.persister import StateBatch
 
 
 def combined(known: Iterable[StateBatch], added: Iterable[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
-    """Merge batches, and return them in the order of offsets, without overlaps. Adjacent equal batches are joined.
+    """Merge batches, and return them in the order of offsets, without overlaps. Adjacent batches with the same delivery
+    state and delivery count are joined.
 
     Offsets before ``start_offset`` are dropped.
     """
@@ -45,7 +46,8 @@ def combined(known: Iterable[StateBatch], added: Iterable[StateBatch], start_off
 
 
 def append_batch(batches: list[StateBatch], batch: StateBatch) -> None:
-    """Append a batch, or extend the last one if the new batch follows it directly and has the same state."""
+    """Append a batch. If it directly follows the last one, and has the same delivery state and delivery count, extend
+    the last one instead."""
     if batches and batches[-1].last_offset + 1 == batch.first_offset and batches[-1][2:] == batch[2:]:
         batch = batch._replace(first_offset=batches.pop().first_offset)
     batches.append(batch)

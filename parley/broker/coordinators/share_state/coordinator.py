@@ -40,7 +40,7 @@ def make_runtime(
     now_ms: Callable[[], int],
     tasks: TaskSet,
 ) -> CoordinatorRuntime[ShareStateShard]:
-    """Return the share coordinator's runtime.
+    """Return the runtime for the shards of the share coordinator.
 
     ``delete_before(partition, offset)`` deletes the records of a partition of the topic before an offset.
     """
@@ -68,7 +68,7 @@ class ShareCoordinator:
         self._image = image
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int, leader_epoch: int) -> None:
-        """Initialize the state of a share partition."""
+        """Initialize the state of a share partition, as ``decisions.initialize`` describes."""
         await self._submit(key, partial(decisions.initialize, key, state_epoch, start_offset, leader_epoch))
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
@@ -84,7 +84,7 @@ class ShareCoordinator:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store a change in the state of a share partition."""
+        """Store a change in the state of a share partition, as ``Persister.write`` describes."""
         await self._submit_led(
             key,
             partial(
@@ -93,7 +93,7 @@ class ShareCoordinator:
         )
 
     async def delete(self, key: SharePartitionKey, state_epoch: int) -> None:
-        """Delete the state of a share partition."""
+        """Delete the state of a share partition, unless it was initialized in a higher state epoch."""
         await self._submit(key, partial(decisions.delete, key, state_epoch))
 
     async def summarize(self, key: SharePartitionKey) -> ShareStateSummary:

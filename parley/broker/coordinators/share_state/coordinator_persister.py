@@ -62,10 +62,10 @@ _PASSING: Final = frozenset(
 """The errors after which the coordinator is looked up again and the call is retried."""
 
 Ask = Callable[[int, Any], Awaitable[Any]]
-"""Sends a request to another broker. Raises KafkaError or OSError."""
+"""A function that sends a request to another broker, and returns the response. Raises KafkaError or OSError."""
 
 CreateTopic = Callable[[str], Awaitable[None]]
-"""Creates an internal topic if it does not exist. Raises KafkaError if it cannot be created."""
+"""A function that creates an internal topic if it does not exist. Raises KafkaError if the topic cannot be created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ _Line = tuple[int, type[Any], str]
 
 
 class CoordinatorPersister:
-    """Reads and writes the state of share partitions at their share coordinators. Implements ``Persister``."""
+    """A client of the share coordinators, which store the state of share partitions. Implements ``Persister``."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class CoordinatorPersister:
         start_offset: int,
         leader_epoch: int = NO_CHECK,
     ) -> None:
-        """Initialize the state of a share partition."""
+        """Initialize the state of a share partition, as ``Persister.initialize`` describes."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _INITIALIZE.partition(
             partition=partition, state_epoch=state_epoch, start_offset=start_offset, leader_epoch=leader_epoch
@@ -158,7 +158,7 @@ class CoordinatorPersister:
         )
 
     async def read(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareState:
-        """Return the state of a share partition, and fence earlier leaders of the partition."""
+        """Return the state of a share partition, and fence earlier leaders, as ``Persister.read`` describes."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _READ.partition(partition=partition, leader_epoch=leader_epoch)
         found = await self._call(key, _READ, data, lambda: self._coordinator.read(key, leader_epoch))
@@ -180,7 +180,7 @@ class CoordinatorPersister:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store a change in the state of a share partition."""
+        """Store a change in the state of a share partition, as ``Persister.write`` describes."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _WRITE.partition(
             partition=partition,
@@ -200,13 +200,13 @@ class CoordinatorPersister:
         )
 
     async def delete(self, group_id: str, topic_id: UUID, partition: int, state_epoch: int) -> None:
-        """Delete the state of a share partition."""
+        """Delete the state of a share partition, as ``Persister.delete`` describes."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _DELETE.partition(partition=partition, state_epoch=state_epoch)
         await self._call(key, _DELETE, data, lambda: self._coordinator.delete(key, state_epoch))
 
     async def summary(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareStateSummary:
-        """Return the state of a share partition, without its batches."""
+        """Return the state of a share partition, without its batches, as ``Persister.summary`` describes."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _SUMMARIZE.partition(partition=partition, leader_epoch=leader_epoch)
         found = await self._call(key, _SUMMARIZE, data, lambda: self._coordinator.summarize(key))
@@ -241,7 +241,7 @@ class CoordinatorPersister:
     async def _coordinator_of(self, key: SharePartitionKey) -> int:
         """Return the id of the broker that coordinates a share partition, and create the topic if it does not exist.
 
-        Raises COORDINATOR_NOT_AVAILABLE if the share partition has no coordinator at the moment.
+        Raises COORDINATOR_NOT_AVAILABLE if the share partition has no coordinator now.
         """
         topic = self._metadata.image.topics.get(SHARE_STATE_TOPIC)
         if topic is None:

@@ -66,8 +66,8 @@ def initialize(
 
 
 def read(key: SharePartitionKey, leader_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[ShareState]:
-    """Return the state of a share partition, and fence earlier leaders. Raises INVALID_REQUEST or
-    FENCED_LEADER_EPOCH."""
+    """Return the state of a share partition, and fence earlier leaders. Raises INVALID_REQUEST if it is not
+    initialized, or FENCED_LEADER_EPOCH."""
     known = _initialized(key, "Read", shard)
     _check_leader_epoch(known, leader_epoch)
     state = ShareState(known.state_epoch, known.start_offset, known.delivery_complete_count, known.batches)
@@ -87,8 +87,10 @@ def write(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a change in the state of a share partition. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or
-    FENCED_STATE_EPOCH."""
+    """Store a change in the state of a share partition, as ``Persister.write`` describes.
+
+    Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH.
+    """
     known = _led(key, "Write", leader_epoch, state_epoch, shard)
     _check_batches(batches)
     changed = replace(
@@ -100,7 +102,8 @@ def write(
 
 
 def delete(key: SharePartitionKey, state_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[None]:
-    """Delete the state of a share partition. Raises FENCED_STATE_EPOCH if it was initialized in a higher epoch."""
+    """Delete the state of a share partition, if there is any. Raises FENCED_STATE_EPOCH if it was initialized in a
+    higher epoch."""
     known = shard.states.get(key)
     if known is None:
         return Decision(None)
@@ -109,7 +112,10 @@ def delete(key: SharePartitionKey, state_epoch: int, shard: ShareStateShard, now
 
 
 def summarize(key: SharePartitionKey, shard: ShareStateShard, now_ms: int) -> Decision[ShareStateSummary]:
-    """Return the state of a share partition, without its batches."""
+    """Return the state of a share partition, without its batches.
+
+    If the state was never initialized, the result has the state epoch 0 and ``UNINITIALIZED_OFFSET``.
+    """
     known = shard.states.get(key)
     if known is None:
         return Decision(ShareStateSummary(0, UNINITIALIZED_OFFSET, UNKNOWN_COUNT, 0))

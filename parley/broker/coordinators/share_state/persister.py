@@ -75,9 +75,9 @@ class ShareStateSummary:
 
 
 class Persister(Protocol):
-    """Stores the state of share partitions. The module's docstring lists the errors that all methods raise.
+    """The stored state of share partitions. The module's docstring lists the errors that all methods raise.
 
-    Concurrent calls for several partitions with the same share coordinator share requests to it.
+    Concurrent calls for several partitions with the same share coordinator are sent to it in the same requests.
     """
 
     async def initialize(
@@ -117,9 +117,10 @@ class Persister(Protocol):
     ) -> None:
         """Store a change, and return when the in-sync replicas have it. The leader must have read the state before.
 
-        If an offset is already stored, the state with the higher delivery count wins, and among equal counts the state
-        with the higher number. State before ``start_offset`` is dropped; a ``start_offset`` of -1 means unchanged.
-        Raises FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH or INVALID_REQUEST.
+        ``batches`` contains only the batches that have changed. If an offset is already stored, the state with the
+        higher delivery count wins, and among equal counts the state with the higher number. State before
+        ``start_offset`` is dropped; a ``start_offset`` of -1 means unchanged. Raises FENCED_LEADER_EPOCH,
+        FENCED_STATE_EPOCH or INVALID_REQUEST.
         """
         ...
 

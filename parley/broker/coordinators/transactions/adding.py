@@ -32,7 +32,8 @@ def add(
     partitions: frozenset[TopicPartition],
     version: int,
 ) -> Decision[None]:
-    """Add partitions to the producer's transaction, and open the transaction if it is not open.
+    """Add partitions to the producer's transaction, and open the transaction if it is not open. ``version`` is the
+    client's transaction version.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the previous transaction
     completes, POLICY_VIOLATION if the transaction would have too many partitions, or MESSAGE_TOO_LARGE if the topic

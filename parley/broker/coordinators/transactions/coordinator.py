@@ -92,8 +92,10 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Return the identity of a producer that starts, or that continues after an error.
 
-        Raises INVALID_TRANSACTION_TIMEOUT; TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit (KIP-939) unless
-        ``transaction.two.phase.commit.enable`` is set; and UNSUPPORTED_VERSION for ``keep_prepared``, as in Kafka.
+        ``timeout_ms`` is the timeout of its transactions. ``expected`` is the identity that the producer names, or
+        None. Raises INVALID_TRANSACTION_TIMEOUT; TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit (KIP-939)
+        unless ``transaction.two.phase.commit.enable`` is set; and UNSUPPORTED_VERSION for ``keep_prepared``, as in
+        Kafka.
         """
         _check_named(transactional_id)
         config = self._config()
@@ -160,7 +162,8 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        """Return NONE for each partition of the producer's transaction, and TRANSACTION_ABORTABLE for any other."""
+        """Return a future of a code for each partition: NONE if it belongs to the producer's transaction, otherwise
+        TRANSACTION_ABORTABLE. If the producer is unknown or fenced, all partitions get that error."""
         _check_named(transactional_id)
         decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
         return self._submit(transactional_id, decide)
@@ -177,7 +180,8 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, version: int, *, committed: bool
     ) -> ProducerIdentity:
-        """Commit or abort the producer's transaction, and return the identity for its next one."""
+        """Commit or abort the producer's transaction, and return the identity for its next one. ``version`` is the
+        client's transaction version."""
         _check_named(transactional_id)
         decide = partial(
             end, transactional_id=transactional_id, producer=producer, committed=committed, version=version
@@ -191,14 +195,14 @@ class TransactionCoordinator:
         return result
 
     def describe(self, transactional_id: str) -> asyncio.Future[Transaction]:
-        """Return the state of a transactional id. The future fails with TRANSACTIONAL_ID_NOT_FOUND if it does not
-        exist."""
+        """Return a future of the state of a transactional id, which fails with TRANSACTIONAL_ID_NOT_FOUND if the id
+        does not exist."""
         _check_named(transactional_id)
         return self._submit(transactional_id, partial(describe, transactional_id=transactional_id))
 
     async def select(self, filter: Filter) -> list[tuple[str, Transaction]]:
-        """Return the transactional ids on this broker that match the filter. Raises COORDINATOR_LOAD_IN_PROGRESS while
-        a partition is being loaded."""
+        """Return the transactional ids on this broker that match the filter, with their states. Raises
+        COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
         if self.runtime.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         decide = partial(select, filter=filter)
@@ -281,8 +285,8 @@ class TransactionCoordinator:
 
 
 def _proof(shard: TransactionShard, transactional_id: str) -> list[KeyValue]:
-    """Return the record that stores the state of a transactional id again; none if the topic does not accept it, or
-    the id is unknown."""
+    """Return the record that stores the state of a transactional id again; nothing if the id is unknown, or the topic
+    does not accept the record."""
     known = shard.transactions.get(transactional_id)
     record = None if known is None else transaction_record(transactional_id, known)
     return [record] if record is not None and shard.accepts(size_in_batch([record])) else []

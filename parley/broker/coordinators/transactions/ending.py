@@ -120,7 +120,7 @@ def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
 
 
 def _replace_id(now_ms: int, transactional_id: str, known: Transaction, new_id: int | None) -> Decision[Ended]:
-    """Decide on EndTxn for a transaction that the coordinator has aborted under the last epoch of its id.
+    """Decide on EndTxn for a transaction that the coordinator has aborted in the last epoch of its producer id.
 
     No producer may use that epoch, so the producer continues with a new id.
     """

@@ -12,7 +12,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The selection of transactional ids to list. None for ``states``, or no ``producer_ids``, matches all."""
+    """The selection of transactional ids to list. If ``states`` is None, all states match. If ``producer_ids`` is
+    empty, all producer ids match."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()

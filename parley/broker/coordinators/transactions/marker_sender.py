@@ -54,7 +54,8 @@ _FINAL_RESULTS: Final = frozenset(
 """The results after which a partition needs no further attempt. Any other result is retried."""
 
 Ask = Callable[[int, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
-"""Sends a request to a broker, or handles it locally if that is this broker. Raises KafkaError or OSError."""
+"""A function that sends a request to a broker, or handles it locally if that is this broker. Raises KafkaError or
+OSError."""
 
 
 class Submits(Protocol):
@@ -83,7 +84,7 @@ _Part = tuple[_PendingMarkers, list[TopicPartition]]
 
 
 class MarkerSender:
-    """Writes the markers of all transactions that this broker coordinates."""
+    """The sender of the markers of all transactions that this broker coordinates. It retries until they are written."""
 
     def __init__(self, broker_id: int, metadata: Metadata, ask: Ask, tasks: TaskSet) -> None:
         self._broker_id = broker_id
@@ -109,7 +110,8 @@ class MarkerSender:
     def enqueue(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
         """Queue the markers of a prepared transaction for the leaders of its partitions.
 
-        Does nothing if the markers are already queued, or if the transaction's state has changed.
+        Does nothing if the markers are already queued, or if ``transaction`` is no longer the state of the
+        transactional id.
         """
         key = (shard.partition, transactional_id)
         known = self._pending.get(key)
@@ -124,14 +126,14 @@ class MarkerSender:
         self._queue_for_leaders(pending, sorted(transaction.partitions))
 
     def stop(self, shard: TransactionShard) -> None:
-        """Stop writing markers on behalf of a shard."""
+        """Stop writing the markers of a shard's transactions."""
         for pending in [pending for pending in self._pending.values() if pending.shard is shard]:
             self._drop(pending)
 
     async def until_completed(self, partition: int, transactional_id: str, timeout_s: float) -> bool:
-        """Wait until a transaction is complete, or this broker no longer coordinates it.
+        """Wait until a transaction is complete, or this broker no longer coordinates it, and return True.
 
-        Returns False after ``timeout_s``, or immediately if no markers of the transaction are being written.
+        Returns False after ``timeout_s`` seconds, or immediately if no markers of the transaction are being written.
         """
         pending = self._pending.get((partition, transactional_id))
         if pending is None:

@@ -16,7 +16,8 @@ PERIODIC_BYTES_MAX: Final = 256 * 1024
 
 
 class Markers(Protocol):
-    """Writes the markers of prepared transactions, and then completes the transactions."""
+    """The part of ``MarkerSender`` that a shard needs: it writes the markers of prepared transactions, and then
+    completes the transactions."""
 
     def enqueue(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
         """Queue the markers of a prepared transaction, unless they are already queued."""
@@ -77,8 +78,8 @@ class TransactionShard:
         """Do nothing: the records of this topic do not belong to transactions."""
 
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
-        """Return the timers of the periodic events. All are due immediately: the previous coordinator may not have
-        written all markers."""
+        """Return the timers of the periodic events. All are due immediately: the previous coordinator may have failed
+        before it had written all markers."""
         return {key: Timer(0, event) for key, event in self._periodic.items()}
 
     def has_room(self, size: int) -> bool:

@@ -83,9 +83,10 @@ class Transaction(NamedTuple):
     partitions: frozenset[TopicPartition] = frozenset()
     """The partitions that contain, or may soon contain, records of the transaction. They need its marker."""
     last_epoch: int = NO_EPOCH
-    """The epoch of the same producer before the current one. A retry of the request that raised the epoch names it."""
+    """The epoch of the same producer id before the current one. A retry of the request that raised the epoch contains
+    it."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The producer id before the last step. A retry of the request that replaced the id names it."""
+    """The producer id before the last step. A retry of the request that replaced the id contains the previous one."""
     next_producer_id: int = NO_PRODUCER_ID
     """The producer id that replaces an exhausted one when the transaction completes."""
     version: int = FIRST_VERSION
@@ -119,7 +120,8 @@ class Transaction(NamedTuple):
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def entered(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
-        """Return a copy in ``state``, with ``changes``. Raises IllegalStep if the table does not allow the step."""
+        """Return a copy in ``state``, with ``changes``. Raises IllegalStep if ``ENTERED_FROM`` does not allow the
+        step."""
         if self.state not in ENTERED_FROM[state]:
             raise IllegalStep("transactional id", self.state, state)
         changes.setdefault("previous_producer_id", self.producer_id)
@@ -129,7 +131,7 @@ class Transaction(NamedTuple):
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Return the indexes of partitions by topic, both in ascending order.
 
-    It does not sort pairs, which would take 100 ms for the 60,000 partitions that a transaction may have.
+    This is faster than sorting pairs, which would take 100 ms for the 60,000 partitions that a transaction may have.
     """
     indexes: dict[str, list[int]] = defaultdict(list)
     for topic, index in partitions:

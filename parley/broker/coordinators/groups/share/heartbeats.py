@@ -70,7 +70,7 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> ShareGroup:
 def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {} not found.") -> ShareGroup:
     """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
 
-    ``absent`` is the error message if no group of any type has this id.
+    ``absent`` is the error message if no group of any type has this id, with ``{}`` in place of the id.
     """
     return shard.require_group(group_id, lambda known: known.share, "share", absent)
 

@@ -200,7 +200,7 @@ def _is_vacant(known: Group) -> bool:
 def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not found.") -> StreamsGroup:
     """Return the streams group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
 
-    ``absent`` is the error message if no group of any type has this id; it contains ``{}`` in place of the id.
+    ``absent`` is the error message if no group of any type has this id, with ``{}`` in place of the id.
     """
     return shard.require_group(group_id, lambda known: known.streams, "streams", absent)
 
