@@ -36,7 +36,8 @@ def _engine() -> Any:
 
 @lru_cache(COMPILED_MAX)
 def compiled(regex: str, named: str) -> Any:
-    """Compile an expression. ``named`` is the name of its field in the request, for error messages.
+    """Return a compiled expression, from a cache if possible. ``named`` is the name of its field in the request, for
+    error messages.
 
     Raises INVALID_REGULAR_EXPRESSION, or UNKNOWN_SERVER_ERROR if RE2 is not installed.
     """

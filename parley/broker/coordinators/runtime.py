@@ -109,7 +109,8 @@ class CoordinatorRuntime(Generic[S]):
         self._start_loading(hosted)
 
     def on_resigned(self, partition: int) -> None:
-        """Drop the shard of a partition that this broker no longer leads."""
+        """Drop the shard of a partition that this broker no longer leads, and fail everything that waits in it with
+        NOT_COORDINATOR. Does nothing if there is no such shard."""
         hosted = self._hosted.pop(partition, None)
         if hosted is None:
             return
@@ -119,7 +120,7 @@ class CoordinatorRuntime(Generic[S]):
             hosted.shard.close(ErrorCode.NOT_COORDINATOR)
 
     def resign_all(self) -> None:
-        """Drop all shards, because the broker stops or the topic was deleted."""
+        """Drop all shards, because the broker is stopping or the topic was deleted."""
         for partition in list(self._hosted):
             self.on_resigned(partition)
 
@@ -170,7 +171,8 @@ class CoordinatorRuntime(Generic[S]):
             )
 
     async def _read(self, hosted: _Hosted[S]) -> tuple[ShardLog, S, ReadBack]:
-        """Read a partition, and retry until it can be read. The task is cancelled when another broker is elected.
+        """Read a partition, and retry until it can be read, or until the task is cancelled because another broker was
+        elected.
 
         Logs why the partition cannot be read, once for each new reason.
         """

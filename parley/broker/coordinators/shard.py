@@ -325,7 +325,8 @@ class Shard(Generic[S]):
             self._write_together(decision, [record], size_in_batch([record]), turn)
 
     def _write_together(self, decision: Decision[Any], records: Sequence[KeyValue], size: int, turn: _Turn) -> None:
-        """Apply records of a decision, and add them to one batch. Raises MESSAGE_TOO_LARGE or _Lost."""
+        """Apply records of a decision, and add them to one batch. Raises MESSAGE_TOO_LARGE, or _Lost if a record could
+        not be applied."""
         if size + HEADER_SIZE > turn.batch_bytes_max:
             self._batch(records, turn, decision)  # ``size`` is an upper limit: raises if the batch is really too large
         if turn.records and turn.size + size > turn.batch_bytes_max:
@@ -428,7 +429,8 @@ class Shard(Generic[S]):
     # --- The end ---
 
     def close(self, code: ErrorCode) -> None:
-        """Cancel all timers, and fail all waiting events with ``code``. Idempotent."""
+        """Cancel all timers, and fail everything that is queued, held or waits for the replicas with ``code``.
+        Idempotent."""
         if self._closed is not None:
             return
         self._closed = code

@@ -22,7 +22,7 @@ RETRY_MS: Final = 500
 
 
 class _Running:
-    """A timer that is set and whose event has not had its turn."""
+    """A timer that is set, and whose event has not been decided yet."""
 
     __slots__ = ("alarm", "timer")
 
@@ -31,8 +31,8 @@ class _Running:
         self.alarm = PatientTimer(timer.delay_ms / 1000, lambda: due(self), once=not timer.is_patient)
 
     def prolong(self, timer: Timer) -> bool:
-        """Replace the timer with ``timer``, but keep the alarm. Returns False, and changes nothing, if ``timer`` needs
-        a new alarm."""
+        """Use ``timer`` from now on, but keep the alarm, which is cheaper than a new one. Returns False, and changes
+        nothing, if ``timer`` needs a new alarm."""
         if timer.is_patient is self.timer.is_patient and self.alarm.prolong(timer.delay_ms / 1000):
             self.timer = timer
             return True
@@ -47,7 +47,8 @@ class ShardTimers:
         self._submit = submit
         self._running: dict[Hashable, _Running] = {}
         self._decided: dict[Hashable, _Running] = {}
-        """The timers whose events have been decided and wait for the replicas. Setting a key removes its old timer."""
+        """The timers whose events have been decided and wait for the replicas. Setting or cancelling a key removes its
+        entry."""
         self._is_closed = False
 
     def set(self, timers: Mapping[Hashable, Timer | None]) -> None:

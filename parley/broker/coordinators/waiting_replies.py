@@ -3,8 +3,8 @@
 Rules of this module:
 
 * The effects of a turn (``Decision.then``) wait with its replies, and run after them.
-* If the partition fails, the callers get its error, and the effects are dropped. If the only problem is a too small
-  ISR, the effects keep waiting, because the ISR may grow again.
+* If the partition fails, the callers get its error, and the effects are dropped. If the only problem is that the ISR
+  is too small, the effects keep waiting, because the ISR may grow again.
 * A reply that waits too long fails, although the replicas may still store the records. The effects keep waiting.
 """
 
@@ -130,7 +130,7 @@ class WaitingReplies:
                 self._failures.report("a coordinator's effect failed", error, now_s)
 
     def close(self, error: KafkaError) -> None:
-        """Fail all replies, and drop the effects."""
+        """Fail all replies with ``error``, and drop the effects."""
         if self._expiry is not None:
             self._expiry.cancel()
         self._fail_all(error)

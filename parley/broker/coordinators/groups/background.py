@@ -103,8 +103,8 @@ class BackgroundWork:
     async def _install_matches(
         self, shard: GroupShard, group: ConsumerGroup, found: dict[str, frozenset[str]], version: int
     ) -> None:
-        """Install all matches together. If a record is too large, install the other matches one by one: an expression
-        whose record is too large keeps its previous topics.
+        """Store all matches together. If a record is too large, store the other matches one by one: an expression whose
+        record is too large keeps its previous topics.
 
         Raises KafkaError if the records cannot be written for another reason.
         """

@@ -97,7 +97,7 @@ class ShareGroupsNeed:
     """The parts of the broker that the group coordinator needs only for share groups."""
 
     persister: Persister
-    """Reads and writes the stored state of share partitions."""
+    """A client of the share coordinators, which store the state of share partitions."""
     latest_offset: LatestOffset
     """Returns the latest offset of a partition, from its leader."""
 
@@ -229,7 +229,7 @@ class GroupCoordinator:
         return counts
 
     def metrics(self) -> GroupOffsetMetrics:
-        """Return the metrics of this coordinator."""
+        """Return the metrics of the groups' offsets and rebalances."""
         return GroupOffsetMetrics(
             offsets=sum(len(group.offsets) for group in self._all_groups()),
             commits=self._commits,
@@ -381,7 +381,8 @@ class GroupCoordinator:
         decide: Callable[[GroupShard, int], Decision[T]],
         too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR,
     ) -> T:
-        """Submit a decision. Raises KafkaError, with the code ``too_large`` if its records are too large."""
+        """Submit a decision, and return its reply. Raises KafkaError, with the code ``too_large`` if the records are
+        too large."""
         try:
             return await self.runtime.submit(key, decide)
         except KafkaError as error:
@@ -422,7 +423,7 @@ class GroupCoordinator:
             self._expired += await self._remove(group, decide, "expired offsets could not be removed")
 
     async def _remove(self, group: Group, decide: Callable[[GroupShard, int], Decision[int]], failed: str) -> int:
-        """Submit ``decide`` repeatedly until it removes no more offsets. Returns the number of removed offsets.
+        """Submit ``decide`` until its reply, the number of offsets that it has removed, is 0. Returns the total number.
 
         Logs the message ``failed`` if a submission fails.
         """
@@ -455,7 +456,8 @@ class GroupCoordinator:
                 self._tasks.start(work, name=f"forget offsets of {change.name}")
 
     async def _forget_share_topic(self, topic: str) -> None:
-        """Remove a deleted topic from all share groups."""
+        """Remove deleted topics from all share groups. ``topic`` is the one that has just been deleted, for log
+        lines."""
         failed: Counter[str] = Counter()
         for partition, _ in self.runtime.states():
             try:

@@ -86,7 +86,8 @@ class Surroundings:
     share_settings: Callable[[str], MembersSettings]
     """Returns the settings of a share group."""
     initialize_share_partitions: Callable[[GroupShard, str, int, Mapping[UUID, TopicPartitions]], None]
-    """Starts initializing share partitions at the share coordinator, in an epoch of their group."""
+    """Starts initializing share partitions of a group at the share coordinator. Called with the shard, the group id,
+    the state epoch and the partitions."""
     streams_settings: Callable[[str], StreamsSettings]
     """Returns the settings of a streams group."""
     on_streams_epoch_begun: Callable[[], None]
@@ -134,8 +135,7 @@ class GroupShard:
             group.membership = REMOVED
 
     def assign_in_thread(self, group_id: str) -> None:
-        """Start computing the target assignment of a consumer group or streams group, unless a thread is already doing
-        so."""
+        """Start computing a group's target assignment in a thread, as ``BackgroundWork.assign`` describes."""
         self._surroundings.assign_in_thread(self, group_id)
 
     # --- Consumer groups ---
@@ -146,7 +146,7 @@ class GroupShard:
         return None if group is None else group.consumer
 
     def match_in_thread(self, group_id: str, context: RequestContext) -> None:
-        """Start matching the regular expressions of a consumer group, unless a thread is already doing so."""
+        """Start matching the regular expressions of a group in a thread, as ``BackgroundWork.match`` describes."""
         self._surroundings.match_in_thread(self, group_id, context)
 
     # --- Share groups ---
@@ -159,7 +159,8 @@ class GroupShard:
     def initialize_share_partitions(
         self, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
-        """Start initializing share partitions of a group at the share coordinator."""
+        """Start initializing share partitions of a group at the share coordinator, in the state epoch
+        ``state_epoch``."""
         self._surroundings.initialize_share_partitions(self, group_id, state_epoch, topics)
 
     # --- Streams groups ---
@@ -193,14 +194,14 @@ class GroupShard:
     # --- Size ---
 
     def accepts(self, record: KeyValue) -> bool:
-        """Return True if the topic accepts a record of this size. Raises KafkaError if the partition has no log on this
-        broker."""
+        """Return True if a batch with this record alone is not too large for the topic. Raises KafkaError if the
+        partition has no log on this broker."""
         return HEADER_SIZE + size_in_batch([record]) <= self._surroundings.batch_bytes_max(self.partition)
 
     # --- Membership ---
 
     def membership_of(self, group_id: str) -> Membership:
-        """Return the membership of a group. It is empty if the group does not exist."""
+        """Return the membership of a group, or ``NO_MEMBERS`` if the group does not exist."""
         group = self.groups.get(group_id)
         return NO_MEMBERS if group is None else group.membership
 

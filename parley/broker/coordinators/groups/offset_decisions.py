@@ -45,9 +45,10 @@ class Committer:
     member_id: str
     group_instance_id: str | None
     generation: int
-    """The generation of a classic group, or the member epoch of a consumer group."""
+    """The generation of a classic group, or the member epoch of a consumer or streams group. Negative if the client
+    names none."""
     api_version: int = NEWEST
-    """The version of OffsetCommit. Members of the consumer protocol must use a version with member epochs."""
+    """The version of OffsetCommit. Members of consumer and streams groups must use a version with member epochs."""
 
 
 def check_may_commit(group: Group | None, committer: Committer) -> None:

@@ -61,9 +61,9 @@ class TransactionCoordinator:
     transaction. In both cases it raises NOT_COORDINATOR, and the producer or the partition's leader retries.
 
     Another broker may also have become the coordinator although this broker is in contact with the controller: the
-    change just has not reached it yet. So before this broker returns a final error, it writes the state from which the
-    error follows again, and waits for the in-sync replicas: they accept records only from the current coordinator.
-    Otherwise, a producer could get INVALID_TXN_STATE because of its previous transaction.
+    change just has not reached this broker yet. Therefore, before this broker returns a final error, it stores once
+    more the state that causes the error, and waits for the in-sync replicas: they accept records only from the current
+    coordinator. Otherwise, a producer could get INVALID_TXN_STATE because of its previous transaction.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class TransactionCoordinator:
         """Return the result of ``attempt``. If it raises CONCURRENT_TRANSACTIONS, call it again when the markers of the
         previous transaction have been written.
 
-        Otherwise, the client would retry, after a pause that is longer than writing the markers takes. Raises
+        If the client had to retry instead, it would wait longer than it takes to write the markers. Raises
         CONCURRENT_TRANSACTIONS if the markers take longer than ``HELD_S``.
         """
         loop = asyncio.get_running_loop()
@@ -225,7 +225,8 @@ class TransactionCoordinator:
         return await self._producer_ids.take()
 
     async def _store(self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]) -> T:
-        """Submit a decision with records. Raises UNKNOWN_SERVER_ERROR if they are too large for the topic."""
+        """Submit a decision that may have records, and return its reply. Raises UNKNOWN_SERVER_ERROR if they are too
+        large for the topic."""
 
         def decide_or_prove(shard: TransactionShard, now_ms: int) -> Decision[Any]:
             try:

@@ -52,7 +52,8 @@ def end(
     the caller then submits the event again with an id.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the markers of this or the
-    previous transaction are written, or INVALID_TXN_STATE if no transaction is open or the other outcome was decided.
+    previous transaction are being written, or INVALID_TXN_STATE if no transaction is open or the other outcome was
+    decided.
     """
     known = shard.transactions.get(transactional_id)
     if known is None:
@@ -152,8 +153,8 @@ def _with_next_epoch(
 def _store_outcome(
     shard: TransactionShard, now_ms: int, transactional_id: str, prepared: Transaction
 ) -> Decision[ProducerIdentity | None]:
-    """Decide to store the outcome. A transaction without partitions needs no markers, and completes in the same
-    batch."""
+    """Return the decision that stores the outcome. A transaction without partitions needs no markers, and completes in
+    the same batch."""
     records = [transaction_record(transactional_id, prepared)]
     if not prepared.partitions:
         complete = completed_transaction(prepared, now_ms)
@@ -205,7 +206,7 @@ def completed_transaction(prepared: Transaction, now_ms: int) -> Transaction:
 def complete(
     shard: TransactionShard, now_ms: int, *, transactional_id: str, producer: ProducerIdentity
 ) -> Decision[None]:
-    """Store that the transaction of ``producer`` is complete: all its markers have been written.
+    """Store that the transaction of ``producer`` is complete, after all its markers have been written.
 
     Does nothing if it is already complete.
     """

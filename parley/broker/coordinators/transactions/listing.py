@@ -18,7 +18,8 @@ class Filter:
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()
     open_longer_than_ms: int = -1
-    """List transactions that were opened longer ago than this, in milliseconds. A negative number matches all."""
+    """The minimum age of the transactions to list, in milliseconds since they were opened. A negative number matches
+    all."""
 
     def matches(self, transaction: Transaction, now_ms: int) -> bool:
         """Return True if the filter matches a transactional id.

@@ -1,7 +1,7 @@
 """The state of a transactional id: its producer id and epoch, and its open transaction, if any.
 
-A ``Transaction`` is immutable: a decision returns a new one, and ``entered`` checks the step against the table of legal
-steps. ``docs/transactions.md`` explains the states, and how producer epochs grow.
+A ``Transaction`` is immutable: a decision returns a new one, and ``entered`` checks the step against ``ENTERED_FROM``.
+``docs/transactions.md`` explains the states, and how producer epochs grow.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def read_key(key: bytes | None) -> str:
 
 
 def read_value(value: bytes) -> Transaction:
-    """Decode a value. Raises MalformedMessage if it cannot be decoded, or contains numbers that no coordinator
-    writes."""
+    """Decode the state of a transactional id from a value. Raises MalformedMessage if the value cannot be decoded, or
+    contains numbers that no coordinator writes."""
     stored, _ = decode_stored(TransactionLogValue, value)
     state = _STATE_OF.get(stored.transaction_status)
     if state is None:

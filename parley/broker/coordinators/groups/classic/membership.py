@@ -93,7 +93,8 @@ class Membership:
     pending: frozenset[str] = frozenset()
     """The member ids given to clients that have not joined with them yet (KIP-394)."""
     initial_delay_left_ms: int | None = None
-    """How much longer a group that was empty may wait for more members; None if it does not wait."""
+    """How much longer a group that was empty may wait for more members, after the current delay. None if it does not
+    wait."""
     joined_during_delay: bool = False
 
     def copy(self) -> Membership:

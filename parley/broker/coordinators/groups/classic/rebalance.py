@@ -104,15 +104,15 @@ class MembershipChange:
     # --- Callers that wait ---
 
     def wait_to_join(self, member: GroupMember) -> None:
-        """Hold the caller's JoinGroup until the rebalance ends. Its earlier JoinGroup, if it is still waiting, fails
-        with REBALANCE_IN_PROGRESS."""
+        """Hold the JoinGroup that is being decided until the rebalance ends. An earlier JoinGroup of the member, if it
+        is still waiting, fails with REBALANCE_IN_PROGRESS."""
         self.release_join(member.member_id, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self.membership.joining |= {member.member_id}
         self._caller = "join", self._group_id, member.member_id
 
     def wait_to_sync(self, member: GroupMember) -> None:
-        """Hold the caller's SyncGroup until its assignment is known. Its earlier SyncGroup, if it is still waiting,
-        fails with REBALANCE_IN_PROGRESS."""
+        """Hold the SyncGroup that is being decided until the member's assignment is known. An earlier SyncGroup of the
+        member, if it is still waiting, fails with REBALANCE_IN_PROGRESS."""
         self.release_sync(member.member_id, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         self.membership.syncing |= {member.member_id}
         self._caller = "sync", self._group_id, member.member_id
@@ -130,7 +130,7 @@ class MembershipChange:
             self._release(("sync", self._group_id, member_id), response)
 
     def release_syncs(self, respond: Callable[[str], SyncGroupResponse]) -> None:
-        """Respond to the waiting SyncGroups of all members."""
+        """Respond to all waiting SyncGroups. ``respond`` returns the response for a member id."""
         syncing, self.membership.syncing = self.membership.syncing, frozenset()
         for member_id in self.membership.members:
             if member_id in syncing:
@@ -230,8 +230,8 @@ class MembershipChange:
         self._timers[TimerKind.REBALANCE, self._group_id] = Timer(delay_ms, partial(event, self._group_id), True)
 
     def wait_for_more_members(self) -> bool:
-        """Prolong the initial delay if more members have joined, up to the rebalance timeout. Returns False if the
-        delay is over."""
+        """Prolong the initial delay if more members have joined, at most up to the rebalance timeout. Returns False if
+        the delay is over."""
         membership = self.membership
         left_ms = membership.initial_delay_left_ms or 0
         if not membership.joined_during_delay or left_ms <= 0:
@@ -379,7 +379,8 @@ def sync_timed_out(group_id: str, shard: GroupShard, now_ms: int) -> Decision[No
 
 
 def assignment_refused(group_id: str, shard: GroupShard, now_ms: int, error: KafkaError) -> Decision[None]:
-    """Rebalance again, because the log has rejected the assignments of this generation."""
+    """Fail the waiting SyncGroups, and rebalance again, because the log has rejected the assignments of this
+    generation."""
     change = MembershipChange(shard, group_id, now_ms)
     code = code_for_members(error)
     change.release_syncs(lambda member_id: sync_error(code))

@@ -44,8 +44,8 @@ class ConsumerGroupState(Enum):
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that match a regular expression, and the version and time of the metadata that it was matched
-    against."""
+    """The topics that match a regular expression, the version of the metadata that it was matched against, and the time
+    of the match."""
 
     topics: frozenset[str]
     version: int
@@ -75,7 +75,7 @@ class ConsumerGroup:
     counted."""
     regex_subscribers: dict[str, int] = field(default_factory=dict)
     has_old_metadata: bool = False
-    """True if the log contains topic metadata that an older broker has stored."""
+    """True if the log contains topic metadata that an older broker (until Kafka 4.0) has stored."""
     metadata_checked: bool = False
     """True if ``metadata_hash`` is the hash of the current topics. Not stored: a loaded group checks again."""
     is_assigning: bool = False

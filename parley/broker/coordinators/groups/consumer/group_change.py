@@ -167,7 +167,7 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
     # --- Epochs ---
 
     def check_metadata(self, *, bump: bool) -> None:
-        """Start a new epoch if ``bump``, or if the topics that members subscribe to have changed."""
+        """Start a new epoch if ``bump`` is True, or if the topics that members subscribe to have changed."""
         found = metadata_hash(self.shard.image(), self.subscribed_topics())
         self._checked_metadata = True
         if bump or found != self.group.metadata_hash:
@@ -229,7 +229,7 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
     def put_targets(
         self, decided: Mapping[str, Assignment], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
     ) -> None:
-        """Store the target assignment of an epoch: only the targets that change.
+        """Store the target assignment of an epoch. Writes only the targets that have changed.
 
         ``encoded`` contains the records of targets that a thread has already encoded, by member id.
         """

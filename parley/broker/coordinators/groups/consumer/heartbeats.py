@@ -291,8 +291,7 @@ def _reported(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return True if the heartbeat contains all fields. A member sends all of them if it is not sure of its
-    assignment."""
+    """Return True if the heartbeat contains all fields. A member sends all of them if it may have missed a response."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

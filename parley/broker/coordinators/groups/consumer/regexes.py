@@ -22,7 +22,7 @@ from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 AGAIN_AFTER_MS: Final = 10_000
-"""The minimum time between two matches of a group's expressions, as in Kafka."""
+"""The minimum time between two attempts to match a group's expressions, as in Kafka."""
 
 FIELD: Final = "SubscribedTopicRegex"
 """The field of a heartbeat that contains the expression."""

@@ -2,7 +2,8 @@
 
 * Each heartbeat restarts a member's *session*.
 * A member must revoke partitions within its *rebalance timeout*.
-* A member of the classic protocol must rejoin within that timeout, and then request its assignment within it.
+* A member of the classic protocol must rejoin within its rebalance timeout, and then has the same time to request its
+  assignment.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def group_spec(
     regexes: Mapping[str, ResolvedRegex],
     image: MetadataImage,
 ) -> GroupSpec:
-    """Return the input for an assignor. It shares no mutable data with the group."""
+    """Return the input for an assignor. ``targets`` are the previous targets. The input shares no mutable data with the
+    group."""
     known: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
     names: set[str] = set()
     specs = {}

@@ -50,12 +50,12 @@ def _hash_of(topic: TopicImage, image: MetadataImage) -> bytes:
 
 
 def topic_ids(image: MetadataImage, names: Iterable[str]) -> frozenset[UUID]:
-    """Return the ids of the topics that exist."""
+    """Return the ids of these topics, without those that do not exist."""
     return frozenset([image.topics[name].topic_id for name in names if name in image.topics])
 
 
 def topic_specs(image: MetadataImage, names: Set[str]) -> dict[UUID, TopicSpec]:
-    """Return the specifications of topics for an assignor."""
+    """Return the specifications of these topics for an assignor, without those that do not exist."""
     known = [image.topics[name] for name in sorted(names) if name in image.topics]
     return {
         topic.topic_id: TopicSpec(topic.name, len(topic.partitions), partial(_racks, image, topic)) for topic in known
@@ -68,5 +68,6 @@ def _racks(image: MetadataImage, topic: TopicImage, partition: int) -> frozenset
 
 
 def version_of(image: MetadataImage) -> int:
-    """Return a number that is higher for later metadata, even if the controller has changed."""
+    """Return a version of the metadata, which is higher for later metadata, even if another controller has taken
+    over."""
     return image.controller_epoch << _CONTROLLER_EPOCH_SHIFT | image.version

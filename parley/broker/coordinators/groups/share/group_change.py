@@ -100,7 +100,7 @@ class ShareGroupChange(ModernGroupChange[ShareGroup, ShareMember]):
     # --- Epochs ---
 
     def check_metadata(self, *, bump: bool) -> bool:
-        """Start a new epoch if ``bump``, or if the topics that members subscribe to have changed.
+        """Start a new epoch if ``bump`` is True, or if the topics that members subscribe to have changed.
 
         Returns True if it has started a new epoch.
         """
@@ -152,7 +152,7 @@ class ShareGroupChange(ModernGroupChange[ShareGroup, ShareMember]):
         self.records.append(stored_record(self.group_id, stored))
 
     def note_begun(self, topics: Mapping[UUID, TopicPartitions]) -> None:
-        """Record that the initialization of topics has started."""
+        """Record that the initialization of topics has started now, so that it is not started again too soon."""
         self._begun = tuple(topics)
 
 

@@ -132,7 +132,8 @@ class ShareGroups:
         topics: Mapping[UUID, TopicPartitions],
         offsets: Mapping[SharePartition, int],
     ) -> dict[SharePartition, KafkaError]:
-        """Initialize share partitions, and store the outcome in the group. Returns the error of each that failed."""
+        """Initialize share partitions with these start offsets, and store the outcome in the group. Returns the error
+        of each share partition that could not be initialized, or whose outcome could not be stored."""
         failed = await self._each_call(
             [*offsets],
             lambda topic_id, index: self._persister.initialize(
@@ -157,7 +158,7 @@ class ShareGroups:
         return failed
 
     async def _delete_orphans(self, group_id: str, failed: Mapping[SharePartition, KafkaError]) -> None:
-        """Delete state with a higher epoch, which would make every initialization fail.
+        """Delete state with a higher epoch than the group's, which would make every initialization fail.
 
         Such state was left by a deleted group with the same id: a coordinator that had already been superseded
         initialized it late. This broker has not been superseded, because its last decision was committed.
@@ -168,7 +169,7 @@ class ShareGroups:
     async def _each_call(
         self, partitions: Sequence[SharePartition], call: Callable[[UUID, int], Awaitable[None]]
     ) -> dict[SharePartition, KafkaError]:
-        """Call the persister for each share partition. Returns the error of each that failed."""
+        """Call the persister for each share partition. Returns the errors of the share partitions that failed."""
         failed: dict[SharePartition, KafkaError] = {}
 
         async def attempt(topic_id: UUID, index: int) -> None:
@@ -297,8 +298,8 @@ class ShareGroups:
     async def _delete(
         self, group_id: str, partitions: Sequence[SharePartition], state_epoch: int
     ) -> dict[SharePartition, KafkaError]:
-        """Delete the state of share partitions, unless its epoch is higher than ``state_epoch``. Returns the error of
-        each partition that still has state."""
+        """Delete the state of share partitions, except state with a higher epoch than ``state_epoch``. Returns the
+        error of each partition that still has state."""
         failed = await self._each_call(
             partitions, lambda topic_id, index: self._persister.delete(group_id, topic_id, index, state_epoch)
         )

@@ -1,8 +1,8 @@
 """The assignor ``simple`` of share groups, which may assign a partition to several members.
 
-If all members subscribe to the same topics, it distributes the partitions of all topics together, else topic by topic.
-Each partition gets ``ceil(members / partitions)`` members, and the members' numbers of partitions differ by at most
-one. A member keeps its partitions as far as this balance allows.
+If all members subscribe to the same topics, it distributes the partitions of all topics together, otherwise topic by
+topic. Each partition gets ``ceil(members / partitions)`` members, and the members' numbers of partitions differ by at
+most one. A member keeps its partitions unless this balance requires a move.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def assign(
 ) -> dict[str, dict[UUID, frozenset[int]]]:
     """Return the partitions of each member.
 
-    ``subscriptions`` contains the topics of each member, ``assignable`` the partitions of each topic that may be
-    assigned, and ``before`` the members' previous partitions.
+    ``subscriptions`` contains the topics to which each member subscribes, ``assignable`` the partitions of each topic
+    that may be assigned, and ``before`` the members' previous partitions.
     """
     topics = sorted(frozenset[UUID]().union(*subscriptions.values()), key=lambda topic: topic.bytes)
     if len(set(subscriptions.values())) <= 1:

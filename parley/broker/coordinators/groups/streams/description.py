@@ -12,7 +12,10 @@ from parley.protocol.messages.streams_groups import StreamsGroupDescribeResponse
 
 
 def described(group: StreamsGroup, operations: int) -> Response.DescribedGroup:
-    """Return the description of a group. Its topology contains numbers of partitions only if all topics exist."""
+    """Return the description of a group. Its topology contains numbers of partitions only if all topics exist.
+
+    ``operations`` are the operations that the client may perform on the group, as bits.
+    """
     return Response.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state().value,

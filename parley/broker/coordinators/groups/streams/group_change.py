@@ -159,7 +159,7 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
     # --- The target assignment ---
 
     def delay_first_assignment(self) -> None:
-        """Delay the first assignment until more members can join, if the group has no members yet."""
+        """If the group has no members yet, delay its first assignment so that more members can join."""
         delay_ms = self.settings.initial_rebalance_delay_ms
         if not self.group.members and not self.is_delayed and delay_ms > 0:
             self.is_delayed = True
@@ -197,7 +197,7 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
     def put_targets(
         self, decided: Mapping[str, MemberTasks], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
     ) -> None:
-        """Store the target assignment of an epoch: only the targets that change.
+        """Store the target assignment of an epoch. Writes only the targets that have changed.
 
         ``encoded`` contains the records of targets that a thread has already encoded, by member id.
         """

@@ -304,7 +304,11 @@ def _updated(
 
 
 def _topology(request: StreamsGroupHeartbeatRequest, change: StreamsGroupChange) -> Topology:
-    """Step 2: return the topology of the group. Raises INVALID_REQUEST if the member sends a different one."""
+    """Step 2: return the topology of the group. The first member sends it.
+
+    Raises INVALID_REQUEST if the member sends a different one, or UNKNOWN_SERVER_ERROR if the topology is malformed, or
+    if neither the member nor the group has one.
+    """
     known = change.group.topology
     if request.topology is None:
         if known is None:

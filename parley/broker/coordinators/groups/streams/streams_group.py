@@ -209,7 +209,7 @@ class StreamsGroup:
             self.put_progress(member_id, NO_PROGRESS)
 
     def remove_member(self, member_id: str) -> None:
-        """Remove a member."""
+        """Remove a member, and release its tasks."""
         known = self.members.pop(member_id, None)
         if known is not None:
             self._disown(known)
