@@ -48,7 +48,11 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class Administration:
-    """Changes topics and configuration. All methods raise NOT_CONTROLLER if this broker is not the controller."""
+    """Changes topics and configuration, on the broker that is the controller.
+
+    The methods that make changes raise the errors of ``Controller.submit``, for example NOT_CONTROLLER if this broker
+    is not the controller.
+    """
 
     def __init__(
         self,
@@ -60,8 +64,9 @@ class Administration:
         until_usable: Callable[[], Awaitable[None]],
         rules: RulesOf,
     ) -> None:
-        """``until_usable()`` waits, a second for each, until this broker has opened the logs of new partitions, and
-        until the other brokers have applied the metadata. It then returns in any case."""
+        """``until_usable()`` waits until this broker has opened the logs of new partitions, and then until the other
+        brokers have applied the metadata. It waits at most a second for each, and returns even if that was too short.
+        """
         static = config()
         self._broker_id = broker_id
         self._controller = controller
@@ -84,7 +89,10 @@ class Administration:
     async def create_topics(
         self, wanted: Sequence[NewTopic], *, charge: Charge = charge_nobody, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Create topics. Returns one outcome for each topic."""
+        """Create topics, or only validate them if ``validate_only``. Returns one outcome for each topic.
+
+        Waits for a limited time until the new partitions can be used.
+        """
 
         def decide(image: MetadataImage) -> Decision[list[TopicOutcome]]:
             config = self._config()
@@ -147,7 +155,11 @@ class Administration:
     async def add_partitions(
         self, wanted: Sequence[NewPartitions], *, charge: Charge = charge_nobody, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Add partitions to topics. Returns one outcome for each topic."""
+        """Add partitions to topics, or only validate the request if ``validate_only``. Returns one outcome for each
+        topic.
+
+        Waits for a limited time until the new partitions can be used.
+        """
         outcomes = await self._controller.submit(
             lambda image: add_partitions(image, wanted, rng=self._rng, charge=charge, validate_only=validate_only)
         )
@@ -159,7 +171,8 @@ class Administration:
     async def alter_configs(
         self, wanted: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigOutcome]:
-        """Change configuration entries. Returns one outcome for each resource.
+        """Change configuration entries, or only validate the changes if ``validate_only``. Returns one outcome for each
+        resource.
 
         If ``min.insync.replicas`` changes, the ELRs are updated as well.
         """

@@ -45,7 +45,7 @@ class ReplicaReport:
 
     def is_final(self, leader_epoch: int) -> bool:
         """Return True if the log cannot change before the controller elects another leader. ``leader_epoch`` is the
-        epoch of the partition's state, which has no leader.
+        current leader epoch of the partition, which has no leader.
 
         A broker that has not applied that state yet may still lead, and acknowledge records after its report, or may
         still fetch. A broker that does not host the replica yet does neither.

@@ -89,7 +89,7 @@ def fence_broker(image: MetadataImage, broker_id: int, rules: RulesOf, *, epoch:
 def take_replicas_offline(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Remove replicas from the leadership, ISR and ELR of their partitions after a live broker has lost their disk.
+    """Remove a live broker's replicas from ISR and ELR after their disk has failed, and elect other leaders.
 
     ``replicas`` are pairs of topic id and partition; unknown pairs are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.

@@ -24,8 +24,8 @@ CHANGES_MAX: Final = 10_000
 class QuotaAlteration:
     """A request to change the quotas of one entity.
 
-    ``parts`` maps entity types to names; None is the default entity. ``quotas`` maps keys to values; None removes a
-    quota.
+    ``parts`` contains pairs of entity type and name; the name None means the default entity. ``quotas`` contains pairs
+    of key and value; the value None removes the quota.
     """
 
     parts: tuple[tuple[str, str | None], ...]

@@ -30,7 +30,8 @@ def check_number_of_entries(count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A request for one resource: ``replacement`` replaces all its entries, ``changes`` changes some of them."""
+    """A request for one resource. ``replacement`` replaces all its entries. If it is None, ``changes`` changes some of
+    them."""
 
     resource: ConfigResource
     replacement: Mapping[str, str] | None = field(default=None, repr=False)
@@ -48,7 +49,7 @@ class ConfigOutcome:
 ValidateEntries = Callable[[ConfigResource, Mapping[str, str]], Mapping[str, str]]
 """Returns the entries as they are stored, with passwords encrypted.
 
-Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) if the resource may not have these entries.
+Raises KafkaError (INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION) if these entries are not allowed for the resource.
 """
 
 CurrentList = Callable[[ConfigResource, str], list[str]]
@@ -111,7 +112,10 @@ def _check_not_sealed(resource: ConfigResource, entries: Mapping[str, str], pres
 
 
 def entries_after(change: ConfigChange, present: Mapping[str, str], current_list: CurrentList) -> dict[str, str]:
-    """Return the entries of a resource after a change. Raises KafkaError (INVALID_CONFIG)."""
+    """Return the entries of a resource after a change.
+
+    Raises INVALID_CONFIG if a value is null, or if the change appends to or subtracts from a key that is not a list.
+    """
     if change.replacement is not None:
         return dict(change.replacement)
     entries = dict(present)

@@ -74,10 +74,9 @@ STORE_CHECK_S = 0.25
 
 
 class Outranked(Exception):
-    """A broker has seen a controller epoch that is not below this controller's epoch: the store was rolled back.
+    """Raised if a broker has seen a controller epoch that is not below this controller's: the store was rolled back.
 
-    Raised by duties of the controller. It ends the term, and the next campaign is for a term with an epoch above
-    ``epoch``.
+    The controller's duties raise it to end the term. The next campaign is for a term with an epoch above ``epoch``.
     """
 
     def __init__(self, broker_id: int, epoch: int) -> None:
@@ -86,9 +85,9 @@ class Outranked(Exception):
 
 
 class StoreChanged(Exception):
-    """The store no longer contains what this controller has written to it: the store was rolled back.
+    """Raised if the store no longer contains what this controller has written to it: the store was rolled back.
 
-    Raised by the controller, and by its duties. It ends the term. The next term begins with the metadata that the store
+    The controller and its duties raise it to end the term. The next term begins with the metadata that the store
     contains now.
     """
 
@@ -125,8 +124,8 @@ class Controller:
         self._terms: tuple[Term, ...] = ()  # the earlier terms
         self._terms_revision: Revision | None = None  # of the list of terms that this controller has written
         self.missing: MetadataImage | None = None
-        """The metadata that this broker had applied before its present term, if the store does not contain it: the
-        store was rolled back."""
+        """If the store was rolled back: the metadata that this broker had applied before its present term and that the
+        store has lost. Otherwise None."""
         self._min_epoch = 0
         self._leadership: Leadership | None = None  # for the term that is loading, active or resigning
         self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
@@ -153,10 +152,10 @@ class Controller:
         return with_term(self._terms, self._metadata.image.term)
 
     def forget_earlier_terms(self) -> None:
-        """Remove all terms before the current one from the store, together with the next change to the metadata.
+        """Forget all terms before the current one. The next change to the metadata also removes them from the store.
 
-        After that, metadata of those terms that a broker has seen no longer counts as evidence that the store was set
-        back.
+        After that, if a broker has seen metadata of those terms, it no longer counts as evidence that the store was
+        rolled back.
         """
         self._terms = ()
         self.missing = None
@@ -265,7 +264,7 @@ class Controller:
             self._refuse_all()
 
     def depose(self, leader: Leader) -> None:
-        """Campaign to replace this controller, which is dead. Does nothing if it is no longer the leader.
+        """Campaign to replace ``leader``, a controller that is dead. Does nothing if another leader has been elected.
 
         A second call for the same leader does not restart the campaign. With a slow store, repeated calls could
         otherwise prevent the campaign from ever completing.
@@ -275,7 +274,7 @@ class Controller:
             self._found_dead.set()
 
     async def _campaign(self, elections: Elections) -> Leadership:
-        """Wait until there is no controller, or until it is found dead, and win the election."""
+        """Wait until there is no controller, or until ``depose`` is called, and win the election."""
         while True:
             self._found_dead.clear()
             campaign = asyncio.ensure_future(

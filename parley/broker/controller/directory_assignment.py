@@ -27,8 +27,11 @@ class DirectoryAssignment:
 def assign_directories(
     image: MetadataImage, broker_id: int, epoch: int, assignments: Sequence[DirectoryAssignment]
 ) -> Decision[list[ErrorCode]]:
-    """Record which log directories hold a broker's replicas. The result has an error for each assignment:
-    LOG_DIR_NOT_FOUND if the broker has not registered the directory.
+    """Record which log directories hold a broker's replicas. The result has an error code for each assignment.
+
+    The code is NONE if the assignment was recorded, LOG_DIR_NOT_FOUND if the broker has not registered the directory,
+    UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist, and NOT_LEADER_OR_FOLLOWER if the
+    broker is not one of its replicas.
 
     Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
     """

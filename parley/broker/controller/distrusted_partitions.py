@@ -43,7 +43,7 @@ class _Known:
 
     state: PartitionState
     min_insync_replicas: int
-    """The lower one of the values in the store and in the lost metadata. It may exceed the number of replicas."""
+    """The lower of the two values in the store and in the lost metadata. It may exceed the number of replicas."""
 
 
 def distrust_all(
@@ -57,11 +57,12 @@ def distrust_all(
     """Remove the leaders, ISRs and ELRs of all partitions, so that a recovery elects leaders under epochs above
     ``leader_epoch``.
 
-    ``missing`` is the newest metadata that any member has seen, if this broker has it. The store has lost it.
-
     ``present`` contains the incarnation ids of the brokers that are currently members. The log directories of all other
     brokers are removed from their registrations, so that a replica does not count as lost only because its directory
     differs from the one in the store.
+
+    ``missing`` is the newest metadata that any member has seen, which the store has lost. It is None if this broker
+    does not have it. With ``missing`` and ``rules``, the result contains quorums.
     """
     partitions, quorums = [], {}
     for topic, index, state in image.partitions():
@@ -79,8 +80,8 @@ def distrust_all(
 
 
 def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport) -> list[PartitionChanged]:
-    """Let a recovery elect the leader of each partition for which this broker reports a higher leader epoch than the
-    store contains."""
+    """Return changes that remove the leader, ISR and ELR of each partition for which the broker reports a higher leader
+    epoch than the store contains. A recovery then elects the leader."""
     changes = []
     for topic in image.topics.values():
         for index, state in enumerate(topic.partitions):
@@ -92,7 +93,8 @@ def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport
 
 
 def raise_epochs(image: MetadataImage, broker_id: int, leader_epoch: int) -> list[PartitionChanged]:
-    """For each partition of a broker that waits for a recovery, raise the leader epoch above ``leader_epoch``.
+    """Return changes that raise the leader epochs of the broker's partitions that wait for a recovery above
+    ``leader_epoch``.
 
     ``leader_epoch`` is the highest epoch that the broker has seen. This is for a broker that joins after the controller
     has noticed that the store was rolled back. The last known ELR stays the same, because most recoveries have another
@@ -118,8 +120,8 @@ def _known(
     topic: str,
     index: int,
 ) -> _Known | None:
-    """Return a partition as it is in ``missing``, the metadata that the store has lost; None if it is not in there, or
-    has other replicas."""
+    """Return a partition as it is in ``missing``, the metadata that the store has lost. Return None if that metadata
+    does not contain the partition, or gives it other replicas."""
     if missing is None or rules is None:
         return None
     state, known = image.partition(topic, index), missing.partition(topic, index)
@@ -131,13 +133,14 @@ def _known(
 
 
 def _awaited(state: PartitionState, known: _Known) -> tuple[int, ...]:
-    """Return the replicas that must report before a leader is elected; empty for all of them.
-
-    Without a leader, the lost metadata does not show which replicas had everything.
+    """Return the replicas that must report before a leader is elected; empty if all replicas must report.
 
     These are the replicas in the ISR and the ELR according to the metadata that the store has lost. The other replicas
-    lacked acknowledged records then. Later changes may be unknown, because the broker that saw them is dead. So fewer
-    than ``min.insync.replicas`` replicas are left out: they cannot have acknowledged a record by themselves.
+    lacked acknowledged records then. Later changes may be unknown, because the broker that saw them is dead. So this
+    leaves out fewer than ``min.insync.replicas`` replicas: they cannot have acknowledged a record by themselves.
+
+    If the partition had no leader in the lost metadata, that metadata does not show which replicas had all records, so
+    all replicas must report.
     """
     if known.state.leader == NO_LEADER:
         return ()

@@ -27,7 +27,8 @@ KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 @dataclass(frozen=True, slots=True)
 class FoundPartition:
-    """A log on disk: its topic and partition, and the last leader epoch in it (-1 if there is none)."""
+    """A log on disk: its topic and partition, its topic id (None if the directory does not contain it), and the last
+    leader epoch in the log (-1 if there is none)."""
 
     topic: str
     index: int
@@ -43,9 +44,11 @@ def adopt_partitions(
     new_id: Callable[[], UUID],
     compacted: frozenset[str],
 ) -> Decision[list[str]]:
-    """Create topics from the partitions found. Returns the names of the topics.
+    """Create a topic from each complete set of partitions found on disk. Returns the names of these topics.
 
-    Topics in ``compacted`` get ``cleanup.policy=compact``, and all others get unlimited retention.
+    Partitions of topics in the image are skipped. If the logs of a topic are incomplete, or have different topic ids,
+    they are logged and left alone. Topics in ``compacted`` get ``cleanup.policy=compact``, and all others get unlimited
+    retention. ``new_id()`` returns the id for a topic whose logs have none.
     """
     by_topic: dict[str, dict[int, FoundPartition]] = defaultdict(dict)
     for partition in found:

@@ -114,7 +114,10 @@ class MetadataPublisher:
         self._applied.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Keep a change for the other brokers while this broker is the controller (a subscriber of the metadata)."""
+        """Keep a change for the other brokers while this broker is the controller, and complete the waiting fetches.
+
+        This broker's metadata calls this for every change.
+        """
         if not self._is_open:
             return
         if self._keeps_deltas:
@@ -188,7 +191,7 @@ class MetadataPublisher:
     async def until_applied(self, timeout_s: float) -> bool:
         """Wait until every live broker has applied the image that is currently the newest. Returns False on timeout.
 
-        Brokers that have not fetched in this term do not count.
+        Brokers that have not fetched in this term do not count. Also returns True when the term ends.
         """
         image = self._metadata.image
         try:

@@ -44,7 +44,8 @@ class Policy:
     """A loaded policy. Without a class name it allows everything."""
 
     def __init__(self, class_name: str, configs: Mapping[str, Any]) -> None:
-        """Load the class. Raises ImportError or AttributeError if it does not exist, and the errors of the class."""
+        """Load the class, and pass it ``configs``. Raises ImportError or AttributeError if the class does not exist,
+        and the errors that the class raises."""
         self._policy = _load(class_name, configs) if class_name else None
         self._name = class_name
 

@@ -42,7 +42,12 @@ class ReassignmentOutcome:
 def alter_reassignments(
     image: MetadataImage, moves: Iterable[Reassignment], rules: RulesOf, *, factor_may_change: bool = True
 ) -> Decision[list[ReassignmentOutcome]]:
-    """Start or cancel each reassignment. Returns one outcome for each. No partition may occur twice."""
+    """Start or cancel each reassignment. Returns one outcome for each. No partition may occur twice.
+
+    If ``factor_may_change`` is False, a move to a different number of replicas fails with INVALID_REPLICATION_FACTOR.
+    A move also fails if records would be lost because none of its replicas is in sync, unless the topic has
+    ``unclean.recovery.strategy=Aggressive``.
+    """
     changes: list[Change] = []
     outcomes = []
     live = image.live_broker_ids()

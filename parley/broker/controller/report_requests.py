@@ -44,11 +44,15 @@ class ReportRequests:
     def set_own(
         self, incarnation_id: UUID, page: Callable[[GetReplicaLogInfoRequest], GetReplicaLogInfoResponse]
     ) -> None:
-        """Use ``page(request)`` for reports of this process, which has this incarnation id."""
+        """Call ``page(request)`` for the reports of this process, which has this incarnation id, instead of sending the
+        requests over the network."""
         self._own = incarnation_id, page
 
     async def __call__(self, broker: BrokerRegistration, wanted: Sequence[Replica] | None) -> BrokerReport | None:
-        """Return a broker's report of these logs, or of all its logs; None if the process does not respond."""
+        """Return a broker's report of these logs, or of all its logs if ``wanted`` is None.
+
+        Returns None if the process does not respond, or if it runs a version that cannot send reports.
+        """
         if not broker.log_dirs:
             return None
         if self._own is not None and self._own[0] == broker.incarnation_id:

@@ -19,13 +19,13 @@ MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """The mechanisms, by their numbers in the APIs."""
 
 SECRET_BYTES = 32
-"""The length of the secret from which decoys are derived. It comes from the operating system, not from the injected
-random number generator."""
+"""The length of the secret from which decoys are derived. The secret comes from the operating system, not from the
+injected random number generator."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramDeletion:
-    """A request to delete one credential. ``mechanism`` is the API's number of it (see ``MECHANISMS``)."""
+    """A request to delete one credential. ``mechanism`` is its number in the API (see ``MECHANISMS``)."""
 
     user: str
     mechanism: int
@@ -51,8 +51,8 @@ def alter_scram_users(
     """Set and delete credentials. The result has an error or None for each user. A user with an error keeps all
     credentials.
 
-    With the first credential, the cluster also gets a secret: the credentials of nonexistent users, which serve as
-    decoys, are derived from it.
+    With the first credential, the cluster also gets a secret from ``new_secret()``: the credentials of nonexistent
+    users, which serve as decoys, are derived from it.
 
     Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read credentials.
     """

@@ -5,12 +5,14 @@
     cluster                      {"cluster_id": ...}
     brokers/<id>                 a registration, with its epoch and whether it is fenced
     topics/<name>                {"topic_id": ..., "partitions": count}
-    partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions a chunk
+    partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions per chunk
     configs/<type>/<name>        {"key": "value", ...}
+    configs/requires/<kind>      {}      a kind of metadata that a controller must be able to read (see ``REQUIRED``)
     acls/<bucket>                [[type, pattern type, name, principal, host, operation, permission], ...]
     scram/<user>                 {"user": ..., "credentials": {mechanism: [iterations, salt, stored key, server key]}}
     delegation-tokens/<id>       a token without its secret
     client-quotas/<entity>       {"entity": {"user": name or null, ...}, "quotas": {"key": rate, ...}}
+    features/levels              {"epoch": ..., "levels": {feature: level, ...}}
     secrets/<name>               a secret that all brokers share, as base64
     deleted-topics/ids           [topic id, ...]      the topics deleted last, oldest first
     terms                        [[epoch, controller, version], ...]   see ``parley.broker.metadata.terms``
@@ -158,7 +160,7 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
 
 
 class UnreadableMetadata(ValueError):
-    """The store contains metadata that this version cannot read: it is damaged, or a newer version has written it."""
+    """Raised if this version cannot read the store's metadata, which is damaged or was written by a newer version."""
 
 
 def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:

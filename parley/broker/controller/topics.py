@@ -48,7 +48,10 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """The outcome for one topic of a request: the topic's current state, or the error."""
+    """The outcome for one topic of a request: the topic, or the error.
+
+    A created topic is in its new state. A topic that was deleted or got more partitions is in its state before that.
+    """
 
     name: str
     topic: TopicImage | None = None

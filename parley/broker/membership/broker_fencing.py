@@ -82,8 +82,9 @@ class BrokerFencing:
         self._distrusted: UUID | None = None  # the incarnation that was deposed as controller for being silent
 
     async def run(self, groups: Groups, session_since_s: float) -> None:
-        """Follow the group until cancelled. ``session_since_s`` is the time at which the controller's own session was
-        opened.
+        """Register the brokers that join the group, and fence those that are no longer alive, until cancelled.
+
+        ``session_since_s`` is the time (monotonic seconds) at which the controller's own session was opened.
 
         Raises CoordinationError if the watch of the group ends, KafkaError (NOT_CONTROLLER) at the end of the term, and
         StoreChanged or Outranked if the store was rolled back.

@@ -40,8 +40,9 @@ class ControlledShutdown:
         """Have the controller move this broker's leaderships, so that clients need not wait for an election when the
         broker stops.
 
-        Does nothing if no other broker is alive. If the controller does not respond, the request is retried after a
-        pause, or as soon as another controller is elected. Raises KafkaError if the last attempt fails.
+        Does nothing if this broker is not registered and alive, or if no other broker is alive. After a failed attempt,
+        tries again up to ``retries`` times, each time after ``pause_s`` seconds or as soon as another controller is
+        elected. Raises KafkaError if the last attempt fails.
         """
         own = self._broker_id
         for attempt in range(retries + 1):

@@ -60,9 +60,10 @@ class ControllerFollower:
     ) -> None:
         """``candidate`` is the data that this broker publishes as a candidate in elections.
 
-        ``depose(leader, is_silent)`` is called when that controller is dead, or silent for most brokers; ``stale()`` is
-        called when this broker must register again. ``why_no_election()`` returns the reason, if known, why no
-        controller can currently be elected. A controller counts as silent after ``silence_s`` without a response.
+        ``depose(leader, is_silent)`` is called when the controller ``leader`` is dead, or silent for most brokers;
+        ``stale()`` is called when this broker must register again. ``why_no_election()`` returns the reason why no
+        controller can currently be elected, or "" if it is unknown. The controller may hold each request for metadata
+        open for ``heartbeat_s``. It counts as silent after ``silence_s`` without a response.
         """
         self._broker_id = broker_id
         self._candidate = candidate

@@ -26,7 +26,7 @@ BROKER_IDS = "broker-ids"
 
 
 class NoBrokerId(ValueError):
-    """``broker.id`` is missing, and generating one is disabled."""
+    """Raised if ``broker.id`` is not set and the broker may not generate an id (``broker.id.generation.enable``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,14 @@ async def identify(
     may_begin: bool,
     rng: Random,
 ) -> Identity:
-    """Agree with the store on the cluster's id, and determine this broker's id. ``broker_id`` < 0 means that none is
-    configured.
+    """Agree with the store on the cluster's id, and determine this broker's id.
 
-    If ``may_begin`` is False, no new cluster is started, because the store has contained a cluster before. The
-    directories are checked against the result when they are opened. Raises NoBrokerId, CoordinationError, or EmptyStore
-    if the store has lost its cluster.
+    ``found`` contains the identities in the data directories. A negative ``broker_id`` means that no id is configured.
+    If the directories contain none either, and ``may_generate`` is True, the store issues an id above ``reserved_max``.
+    The directories are checked against the result when they are opened.
+
+    Pass False as ``may_begin`` if the store has contained a cluster before: then no new cluster is started. Raises
+    EmptyStore if the store has lost that cluster, NoBrokerId if there is no id, and CoordinationError.
     """
     if not may_begin and await store.get(CLUSTER) is None:
         raise EmptyStore("the coordination store has lost all of its data")

@@ -29,7 +29,7 @@ PROBE_S = 1.0
 
 
 class DuplicateBrokerId(Exception):
-    """Another live broker is a member with this broker's id."""
+    """Raised if another live broker uses this broker's id."""
 
 
 class Joining:

@@ -60,8 +60,7 @@ SESSION_CLOSE_MAX_S = 2.0
 
 
 class BrokerLifecycle:
-    """Keeps this broker a member of the cluster and its metadata up to date, whether it is a follower or the
-    controller."""
+    """Keeps this broker a member of the cluster and a candidate for controller, and keeps its metadata up to date."""
 
     def __init__(
         self,
@@ -231,9 +230,10 @@ class BrokerLifecycle:
         await self._metadata.until(is_registered, None)
 
     async def leave(self, *, retries: int, pause_s: float) -> None:
-        """Have the controller move this broker's leaderships before the broker stops.
+        """Have the controller move this broker's leaderships before the broker stops (``ControlledShutdown.leave``).
 
-        Raises KafkaError if that fails, or if the store is unreachable: then no controller can move them.
+        Raises KafkaError if that fails. Raises COORDINATOR_NOT_AVAILABLE without further attempts if the store does not
+        respond for ``OUTAGE_PATIENCE_S``, because then no controller can move them.
         """
         self._on(BrokerEvent.LEAVE)
         leaving = asyncio.ensure_future(self.shutdown.leave(retries=retries, pause_s=pause_s))
@@ -276,8 +276,8 @@ class BrokerLifecycle:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _live_in_one_session(self) -> None:
-        """Open a session, and remain a member and a candidate in it. Raises the first exception that ends one of
-        these."""
+        """Open a session, and remain a member and a candidate in it. Raises the first error that ends the session, the
+        membership or the candidacy."""
         store = self.store_move.store
         session = self._session = await store.open_session(self._session_ttl_ms)
         self.outage.record_response()
@@ -394,7 +394,7 @@ class BrokerLifecycle:
                 future.cancel()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Update the state of the membership after a metadata change (a subscriber of the metadata)."""
+        """Update the state of the membership after a metadata change. The metadata calls this for every change."""
         self._epochs.note_image(delta, image)
         self._compare_with_metadata()
         self.store_move.controller_elected(image.controller_epoch)

@@ -53,7 +53,10 @@ class RecoveryNote:
 
 
 async def read_notes(store: Backend, rng: Random) -> list[RecoveryNote]:
-    """Return the notes of all brokers that are opening their logs. Raises the store's errors."""
+    """Return the notes of all brokers that are opening their logs. Malformed notes are skipped.
+
+    Raises CoordinationError if the store cannot be read.
+    """
     notes = []
     async for entry in KeyValue(store, rng).entries(RECOVERIES):
         try:

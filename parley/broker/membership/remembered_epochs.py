@@ -5,9 +5,9 @@ time. So each broker remembers the highest epochs and ids that it has seen, and 
 whenever it joins the cluster. To detect a restored store, the controller compares the store with the newest metadata
 that each broker has seen (``parley.broker.metadata.terms``).
 
-``EpochFile`` writes the file in the executor, so that the latest state survives if the process is killed. A power
-failure may lose the changes of the last ``SYNC_PAUSE_S``. A change counts as written if at least one directory has
-stored it.
+``EpochFile`` writes every change immediately, so that the latest state survives if the process is killed. It syncs the
+files at intervals, so a power failure may lose the changes of the last ``SYNC_PAUSE_S``. A change counts as written if
+at least one directory has stored it.
 """
 
 from __future__ import annotations

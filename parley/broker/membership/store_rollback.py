@@ -49,11 +49,11 @@ class StoreRollback:
     async def check_store(
         self, store: Backend, members: Callable[[], Awaitable[Collection[BrokerRegistration]]]
     ) -> None:
-        """Look for the mark in the store, and for metadata that this broker had before its term and the store does not
-        have. Call this at the start of a term, before brokers are registered.
+        """Check whether the store was rolled back. If it was, remove the leaders of all partitions (``distrust_all``).
 
-        ``members()`` reads the members from the store. Raises CoordinationError, and the errors of
-        ``Controller.submit``.
+        The signs are the mark in the store, and metadata that this broker had before its term and the store does not
+        have. Call this at the start of a term, before brokers are registered. ``members()`` reads the members from the
+        store. Raises CoordinationError, and the errors of ``Controller.submit``.
         """
         mark, missing = await store.get(ROLLED_BACK_KEY), self._controller.missing
         if mark is not None:
@@ -100,8 +100,9 @@ class StoreRollback:
     async def check_members(self, members: Collection[BrokerRegistration]) -> None:
         """Compare the terms in the store with the newest metadata that each member had seen when it joined.
 
-        Raises Outranked if a member has seen a term whose epoch is not below this controller's epoch. Also raises
-        CoordinationError, and the errors of ``Controller.submit``.
+        If a member has seen metadata that the store does not contain, remove the leaders of all partitions
+        (``distrust_all``). Raises Outranked if that metadata is of a term whose epoch is not below this controller's
+        epoch. Also raises CoordinationError, and the errors of ``Controller.submit``.
         """
         terms = self._controller.terms
         contradicting = [member for member in members if contradicts(terms, member.seen)]

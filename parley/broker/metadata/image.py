@@ -121,7 +121,7 @@ class MetadataImage:
         return {broker_id for broker_id, broker in self.brokers.items() if not broker.fenced}
 
     def config(self, type: ResourceType, name: str) -> Mapping[str, str]:
-        """Return the configuration entries of one resource."""
+        """Return the configuration entries of one resource, without defaults; empty if it has none."""
         return self.configs.get(ConfigResource(type, name), NO_ENTRIES)
 
     def apply(self, delta: Delta) -> MetadataImage:

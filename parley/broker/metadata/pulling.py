@@ -41,9 +41,9 @@ async def pull(
     Also returns if nothing has changed for ``max_wait_ms``. With ``is_whole`` the controller sends a whole image. Send
     such a request after CORRUPT_MESSAGE.
 
-    Raises KafkaError: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the controller does not respond,
-    NOT_CONTROLLER, STALE_BROKER_EPOCH, or CORRUPT_MESSAGE if the response, or the rest of it, does not fit the current
-    image.
+    Raises KafkaError: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the controller does not respond;
+    NOT_CONTROLLER if the other broker is not the controller any more; STALE_BROKER_EPOCH if this broker must
+    register again; CORRUPT_MESSAGE if the response, or the rest of it, does not fit the current image.
     """
     image = metadata.image
     response: FetchMetadataResponse = await client.send(
@@ -65,7 +65,8 @@ async def pull(
 async def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
     """Apply a response that has no error code. Stop if this broker becomes the controller in the meantime.
 
-    Raises CORRUPT_MESSAGE if the response, or the rest of it, does not fit the image.
+    Raises CORRUPT_MESSAGE if the response, or the rest of it, does not fit the image, and NOT_CONTROLLER if the
+    response is from an earlier term than the image.
     """
     epoch = response.controller_epoch
     if epoch < metadata.image.controller_epoch:

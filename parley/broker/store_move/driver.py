@@ -148,7 +148,7 @@ class StoreMoveDriver:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
     async def _recorded(self) -> Progress:
-        """Return the end of the latest move, as the store records it. Raises CoordinationError."""
+        """Return how the latest move ended, according to the record in the store. Raises CoordinationError."""
         record, _ = await read_record(self._participant.store.backend)
         if not record.move:
             return Progress("", "none")

@@ -128,9 +128,10 @@ class StoreMoveParticipant:
     # --- Following the store in charge ---
 
     async def follow(self, member: str, session: Session) -> None:
-        """Watch which store the cluster uses. Raises Moved if the cluster has moved, or the error that ends the watch.
+        """Watch which store the cluster uses, and test the connection to the new store when a move is prepared.
 
-        ``member`` is this broker's id in the group of brokers.
+        ``member`` is this broker's id in the group of brokers. Runs until it is cancelled. Raises Moved if the cluster
+        has moved, or the error that ends the watch.
         """
         view, attempts, tried = View(), TaskSet(), ""
         try:
@@ -155,7 +156,8 @@ class StoreMoveParticipant:
         """Find the store that the cluster now uses, and make it ``store``. Retries until that store responds.
 
         ``left_epoch`` is the epoch of the last controller that the old store named. ``known_epoch`` is the epoch of the
-        controller in the metadata, which may already have been elected in the new store.
+        controller in the metadata, which may already have been elected in the new store. Raises the errors of
+        ``find_successor`` that a retry cannot resolve.
         """
         self._left_epoch = left_epoch
         self._on(MoveEvent.STORE_MOVED)
@@ -269,7 +271,8 @@ class StoreMoveParticipant:
     async def abandon_move_of(self, epoch: int) -> None:
         """Abandon the move that the controller with this epoch was driving, because that controller is dead.
 
-        Writers then need not wait until the session of the dead controller expires.
+        Writers then need not wait until the session of the dead controller expires. Does nothing if no move has frozen
+        the store, or if the store does not respond.
         """
         with suppress(CoordinationError):
             stored = await read_record(self.store.backend)

@@ -45,8 +45,8 @@ def remove_damaged_replicas(
 
     A replica stays unless another live member of the ISR leads. A replica in the ISR or ELR also stays if the ISR would
     have fewer than ``min.insync.replicas`` live members without it. For a replica in none of the three sets, only the
-    partition epoch increases. That rejects a proposal of the leader to add the replica to the ISR, which may be on its
-    way.
+    partition epoch increases. If the leader has already sent a request to add the replica to the ISR, the controller
+    then rejects that request.
 
     ``replicas`` are pairs of topic id and partition; unknown pairs are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.

@@ -22,7 +22,8 @@ from parley.broker.metadata.types import NO_LEADER, PartitionState
 def eligible_replicas(
     known: PartitionState, replicas: Iterable[int], suspect: Collection[int], lost: Collection[int]
 ) -> list[int]:
-    """Return the replicas of the ISR and ELR of ``known`` that still contain all committed records."""
+    """Return those of ``replicas`` that still contain all committed records: those in the ISR or the ELR of ``known``
+    that are neither suspect nor lost."""
     return [b for b in replicas if (b in known.isr or b in known.elr) and b not in suspect and b not in lost]
 
 

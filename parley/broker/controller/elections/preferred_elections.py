@@ -21,7 +21,7 @@ def elect_preferred_leaders(
 ) -> Decision[list[ElectionOutcome]]:
     """Make the preferred replica of each given partition its leader. Returns one outcome for each partition.
 
-    No partition may occur twice.
+    No partition may occur twice in ``wanted``.
     """
     live = image.live_broker_ids()
     changes: list[Change] = []

@@ -57,7 +57,7 @@ def conditions(
 
     ``known`` is the previous registration, ``joined`` the new one. Without a report, a replica is suspect if it is
     neither certainly unharmed nor certainly lost. If ``directories_count`` is False, because the store was rolled back,
-    its directories are ignored: a replica may have moved to another directory since then.
+    the directories in the store are ignored: a replica may have moved to another directory since then.
     """
     if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):
         return None

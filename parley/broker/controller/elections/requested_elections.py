@@ -46,7 +46,8 @@ def elect_unclean_leaders(
 ) -> Decision[tuple[list[ElectionOutcome], list[Recovery]]]:
     """Elect a leader of each given partition among the replicas that have reported, even if records are lost.
 
-    Returns one outcome for each partition, and the recoveries. No partition may occur twice.
+    ``reports`` contains the brokers' reports, by broker id; None if the broker did not respond. Returns one outcome for
+    each partition, and the recoveries. No partition may occur twice in ``wanted``.
     """
     outcomes: dict[tuple[str, int], ElectionOutcome] = {}
     for topic, index in wanted:

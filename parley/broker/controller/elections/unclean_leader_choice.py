@@ -59,10 +59,10 @@ class Quorum:
     """The replicas that had every acknowledged record, according to the metadata that the store has lost. A quorum
     contains at least one of them."""
     size: int
-    """The least number of replicas in a quorum."""
+    """The minimum number of replicas in a quorum."""
 
     def is_reached(self, state: PartitionState, replicas: Set[int]) -> bool:
-        """Return True if these replicas contain a quorum."""
+        """Return True if these replicas contain a quorum, and the partition still has the same replicas."""
         is_same = self.replicas == frozenset(state.replicas)
         return is_same and len(self.replicas & replicas) >= self.size and not self.eligible.isdisjoint(replicas)
 
@@ -153,8 +153,9 @@ def recover_leaders(
 ) -> Decision[list[Recovery]]:
     """Elect leaders for those of the given partitions that only a recovery can give a leader.
 
-    ``requested`` is True if an operator has requested the election. Other partitions have no outcome. ``quorums``
-    contains the partitions for which a quorum of sound replicas suffices.
+    Returns the outcome for each of these, even if no leader could be elected yet; the other partitions have no outcome.
+    Pass ``requested`` if an operator has requested the election. ``quorums`` contains the partitions for which a quorum
+    of sound replicas suffices.
 
     ``reports`` contains the brokers' reports, by broker id. A report of a process that is no longer registered is
     ignored, and so is the report of a log that may still change.

@@ -75,8 +75,10 @@ class UncleanRecovery:
         self._wakeup.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Record partitions that lost their leader, and try again after a change that may help (a subscriber of the
-        metadata)."""
+        """Record partitions that lost their leader, and wake the recovery after a change that may help.
+
+        The broker's metadata calls this for every change.
+        """
         for change in delta.changes:
             match change:
                 case PartitionChanged(topic, index, state):
@@ -115,7 +117,10 @@ class UncleanRecovery:
                 pass
 
     async def elect(self, controller: Controller, wanted: Sequence[TopicPartition]) -> list[ElectionOutcome]:
-        """Hold an unclean election that an operator has requested. Raises the errors of ``Controller.submit``."""
+        """Elect leaders of these partitions, as an operator has requested, even if records are lost.
+
+        Returns one outcome for each partition. Raises the errors of ``Controller.submit``.
+        """
         reports = await self._ask(wanted)
         decide = partial(elect_unclean_leaders, wanted=wanted, reports=reports, rules=self._rules)
         outcomes, recoveries = await controller.submit(decide)
