@@ -78,9 +78,9 @@ class BrokerConfig(BrokerKeys):
             raise ConfigError([*error.problems, *_misspelled(properties, third_party)]) from None
 
     def with_dynamic(self, cluster_default: Mapping[str, str], per_broker: Mapping[str, str]) -> BrokerConfig:
-        """Return a copy of this configuration with new dynamic layers. Raises ConfigError.
+        """Return a copy of this configuration with new dynamic layers. Raises ConfigError if the result is invalid.
 
-        Both arguments are whole layers, not changes to them. To check a change requested by a client, use
+        Both arguments are whole layers, not changes to them. To check a change that a client requests, use
         ``parley.broker.config.dynamic_changes.check_change``.
         """
         return BrokerConfig(self.static, cluster_default, per_broker, self.third_party_keys)
@@ -122,7 +122,8 @@ class BrokerConfig(BrokerKeys):
 
     @property
     def session_timeout_ms(self) -> int:
-        """The timeout of this broker's session with the coordination store, from whichever of its keys is set."""
+        """The timeout of this broker's session with the coordination store: ``coordination.session.timeout.ms``, or a
+        key of the store (``SESSION_TIMEOUTS``) if only that is set."""
         given = self.given
         names = SESSION_TIMEOUTS if "coordination.session.timeout.ms" not in given else ()
         name = next((each for each in names if each in given), "coordination.session.timeout.ms")

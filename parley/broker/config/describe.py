@@ -70,8 +70,8 @@ class Entry:
 
 
 def describe_broker(config: BrokerConfig, unreadable: UnreadablePasswords = ALL_READABLE) -> list[Entry]:
-    """Describe every key of a broker, including unknown keys that are set. Their values are hidden: they may be
-    secrets. Passwords that cannot be decrypted are described, too, with a warning."""
+    """Describe every key of a broker, including unknown keys that are set. The values of unknown keys are hidden,
+    because they may be secrets. Passwords that cannot be decrypted have a warning in their documentation."""
     layers = tuple(_layers(config))
     if any(unreadable):
         layers = tuple((source, {**layer, **_unreadable(unreadable, source)}) for source, layer in layers)
@@ -87,7 +87,7 @@ def describe_cluster_default(config: BrokerConfig, unreadable: UnreadablePasswor
 
 
 def _unreadable(unreadable: UnreadablePasswords, source: ConfigSource) -> Mapping[str, str]:
-    """Return the unreadable entries of a source, with any text: passwords are not shown."""
+    """Return the unreadable entries of a source, with empty texts, because passwords are not shown."""
     if source is ConfigSource.PER_BROKER:
         return dict.fromkeys(unreadable.per_broker, "")
     return dict.fromkeys(unreadable.cluster_default if source is ConfigSource.CLUSTER_DEFAULT else (), "")

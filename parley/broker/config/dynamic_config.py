@@ -1,8 +1,8 @@
 """The current configuration of this broker: its properties file and later dynamic changes (KIP-226).
 
 A part that needs current values calls the ``DynamicConfig`` each time. A part that must act on changes subscribes.
-``dynamic_changes.py`` validates a change before the controller stores it; the definition of a key
-(``key_definition.py``) says whether it can change.
+``dynamic_changes.py`` validates a change before the controller stores it. The definition of each key
+(``key_definition.py``) specifies whether it can change.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class DynamicConfig:
         self._subscribers.append(subscriber)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply the configuration changes of a metadata change (a subscriber of the metadata)."""
+        """Apply the configuration changes of a metadata change. The broker's metadata calls this for every change.
+
+        If the stored configuration is invalid, this broker logs the problems and keeps its previous configuration.
+        """
         concerned = ("", str(self._broker_id))
         if not any(
             isinstance(change, ConfigReplaced)

@@ -23,7 +23,7 @@ class Problem(Exception):
 
 
 class MissingExtra(Problem):
-    """A valid value that needs an extra of Parley's package that is not installed."""
+    """A valid value that cannot be used, because an optional dependency (an extra of Parley's package) is missing."""
 
     def __init__(self, key: str, value: str, extra: str, reason: str) -> None:
         super().__init__(key, value, f"used with the extra {extra}: {how_to_install(extra)} ({reason})")
@@ -48,7 +48,7 @@ class ConfigError(ValueError):
 
 
 class UnknownKey(Problem):
-    """An unknown key, with the key that the user probably meant."""
+    """An unknown key, with the key that the user probably meant (None if no key is similar)."""
 
     def __init__(self, key: str, value: str, meant: str | None) -> None:
         super().__init__(key, value, f"left out, or {meant}" if meant else "left out")

@@ -60,7 +60,7 @@ _BOUNDED = {
         "group.streams.max.assignment.interval.ms",
     ),
 }
-"""The broker's keys that limit a key of groups: the minimum and the maximum."""
+"""For each key of groups with bounds, the broker's keys that contain the minimum and the maximum."""
 
 
 class GroupConfig(GroupLevelKeys):

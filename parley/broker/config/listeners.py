@@ -66,8 +66,11 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:
-    """Parse the listeners of a key. Two listeners can share a port only if one is IPv4 and the other IPv6. Raises
-    Problem."""
+    """Parse the listeners in the value of ``key``. ``protocols`` contains the protocol of each listener name.
+
+    Raises Problem if there is no listener, if a listener is malformed or has no protocol, or if two listeners have the
+    same name. Does not compare their ports; call ``check_ports`` for that.
+    """
     listeners = tuple(_parse_listener(key, text, protocols) for text in texts)
     if not listeners:
         raise Problem(key, "", f"at least one of {_FORM}")
@@ -80,7 +83,10 @@ def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]
 def parse_shared(
     key: str, texts: Sequence[str], protocols: Mapping[str, str], bound: Sequence[ListenerAddress]
 ) -> tuple[ListenerAddress, ...]:
-    """Parse the addresses that the brokers of a machine share, of listeners in ``bound``. Raises Problem."""
+    """Parse the addresses that all brokers of a machine share. Each belongs to a listener in ``bound``.
+
+    Raises Problem if an address is malformed, has no port, uses the port of another address, or belongs to no listener.
+    """
     if not texts:
         return ()
     shared = parse_listeners(key, texts, protocols)
@@ -119,8 +125,11 @@ def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Ite
 def inter_broker_listener(
     values: Mapping[str, Any], given: Mapping[str, str], bound: tuple[ListenerAddress, ...]
 ) -> str:
-    """Return the name of the listener that brokers use between each other, by ``inter.broker.listener.name`` or
-    ``security.inter.broker.protocol``. ``given`` are the keys that the operator has set. Raises Problem."""
+    """Return the name of the listener that brokers use to connect to each other.
+
+    ``inter.broker.listener.name`` or ``security.inter.broker.protocol`` selects it. ``values`` contains the parsed
+    values by attribute, and ``given`` the keys that the operator has set. Raises Problem if no listener matches.
+    """
     name = values["inter_broker_listener_name"]
     if name is not None:
         if name.upper() not in {listener.name for listener in bound}:

@@ -55,11 +55,11 @@ class PasswordSeal:
             _check_library()
 
     def seal(self, broker: str, entries: Mapping[str, str]) -> dict[str, str]:
-        """Return the entries in the form in which they are stored."""
+        """Return the entries as they are stored: with encrypted passwords, if ``password.encoder.secret`` is set."""
         return {name: self._sealed(broker, name, text) for name, text in entries.items()}
 
     def open(self, broker: str, entries: Mapping[str, str]) -> dict[str, str]:
-        """Return stored entries in their original form. Entries that cannot be opened are omitted and logged."""
+        """Return stored entries with decrypted passwords. Entries that cannot be decrypted are omitted and logged."""
         opened = {}
         for name, text in entries.items():
             if not text.startswith(PREFIX):

@@ -59,7 +59,7 @@ def check_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
 
 
 def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """Return the configuration of the logs of a topic with these entries. Raises ConfigError."""
+    """Return the log configuration for a topic with these entries. Raises ConfigError if the entries are invalid."""
     from dataclasses import fields
 
     from parley.storage.log_config import LogConfig

@@ -10,7 +10,7 @@ from parley.broker.config.errors import Problem
 from parley.broker.config.key_definition import split_list
 
 _MAP_BYTES_MIN = 1 << 20
-"""Kafka's minimum for the memory of the table of keys, per thread of the log cleaner."""
+"""The minimum size of the log cleaner's key table per thread, as in Kafka."""
 
 
 class Rule(NamedTuple):
@@ -88,7 +88,10 @@ def _login_problems(config: BrokerKeys) -> list[Problem]:
 
 
 def _letters(mechanism: str) -> str:
-    """Return the letters and digits of a mechanism: two mechanisms may differ in a single one of them."""
+    """Return a mechanism's name with only its letters and digits, in upper case.
+
+    If the names of two mechanisms differ only in other characters, such as hyphens, one is probably a misspelling.
+    """
     return "".join(filter(str.isalnum, mechanism)).upper()
 
 

@@ -26,7 +26,8 @@ UNSERVED: Final = {
     "AddRaftVoter": _QUORUM,
     "RemoveRaftVoter": _QUORUM,
 }
-"""Why an API is not supported, by name. It must contain exactly the APIs that are not supported."""
+"""The reasons why APIs are not supported, by the APIs' names. It must contain exactly the APIs that are not supported.
+"""
 
 
 class Feature(NamedTuple):

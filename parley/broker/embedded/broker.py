@@ -39,8 +39,8 @@ class Broker(ReentrantBlock):
         instead of dots.
 
         With port 0 the broker takes any free port. Without a ``data_dir`` (or ``log.dirs``) the data is in a temporary
-        folder. Raises ValueError for contradictions, ``parley.broker.config.ConfigError`` (a ValueError) for invalid
-        values, and TypeError for unknown settings.
+        folder. Raises ValueError if settings contradict each other, ``parley.broker.config.ConfigError`` (a ValueError)
+        for invalid values, and TypeError for unknown settings.
         """
         super().__init__()
         self._given = given_settings(properties, settings)
@@ -58,7 +58,10 @@ class Broker(ReentrantBlock):
 
     @property
     def server(self) -> BrokerServer:
-        """The running broker. Call it only in the thread that runs it, except for methods documented as thread-safe."""
+        """The running broker. Raises RuntimeError outside the block.
+
+        Call its methods only in the thread that runs the broker, unless they are documented as thread-safe.
+        """
         if self._server is None:
             raise RuntimeError("the broker runs only inside its with block")
         return self._server

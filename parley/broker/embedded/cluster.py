@@ -59,7 +59,10 @@ class ClusterBroker:
 
     @property
     def server(self) -> BrokerServer:
-        """The running broker. Call it only in the thread that runs it, except for methods documented as thread-safe."""
+        """The running broker. Raises RuntimeError if it is not running.
+
+        Call its methods only in the thread that runs the broker, unless they are documented as thread-safe.
+        """
         if self._server is None:
             raise RuntimeError(f"broker {self.id} is not running")
         return self._server
@@ -98,7 +101,7 @@ class ClusterBroker:
             await server.kill()
 
     def give_up_port(self) -> None:
-        """Let other programs have the port. The broker is not started again."""
+        """Release the port, so that other programs can use it. Do not start the broker again after that."""
         if self._kept is not None:
             self._kept.close()
 
@@ -120,7 +123,7 @@ class Cluster(ReentrantBlock):
 
         Without a ``data_dir`` the data is in a temporary folder and the store in memory. With a ``data_dir``, each
         broker and the embedded store have a folder in it. ``coordination.url`` selects another store. Raises ValueError
-        for contradictions and invalid values, or TypeError for unknown settings.
+        for invalid values and for settings that the cluster makes itself, and TypeError for unknown settings.
         """
         super().__init__()
         if brokers < 1:
@@ -143,27 +146,30 @@ class Cluster(ReentrantBlock):
 
     @property
     def brokers(self) -> Mapping[int, ClusterBroker]:
-        """All brokers by id, including those that are not running."""
+        """All brokers by id, including those that are not running. Empty outside the block."""
         return MappingProxyType(self._brokers)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, for the configuration of clients."""
+        """The addresses of all brokers, for the configuration of clients. Raises RuntimeError outside the block."""
         if not self._brokers:
             raise RuntimeError("the cluster runs only inside its with block")
         return ",".join(broker.bootstrap_servers for broker in self._brokers.values())
 
     def kill(self, broker_id: int) -> Awaitable[None]:
-        """Kill a broker: cut its connections, flush nothing, and notify no other broker."""
+        """Kill a broker: cut its connections, flush nothing, and notify no other broker. Does nothing if the broker is
+        not running. Raises ValueError if the cluster has no broker with this id."""
         return self._do(self._broker(broker_id).kill())
 
     def stop(self, broker_id: int) -> Awaitable[None]:
-        """Stop a broker with a controlled shutdown."""
+        """Stop a broker with a controlled shutdown. Does nothing if the broker is not running. Raises ValueError if the
+        cluster has no broker with this id."""
         return self._do(self._broker(broker_id).stop())
 
     def restart(self, broker_id: int) -> Awaitable[None]:
         """Start a broker again with its id, port and data. A running broker is first stopped with a controlled
-        shutdown."""
+        shutdown. Raises ValueError if the cluster has no broker with this id, and the errors of ``BrokerServer.start``.
+        """
         return self._do(self._restart(self._broker(broker_id)))
 
     def _broker(self, broker_id: int) -> ClusterBroker:

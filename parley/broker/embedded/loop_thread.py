@@ -30,7 +30,7 @@ class LoopThread:
         self._started.result()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in the loop and wait for its result. Must not be called from within the loop."""
+        """Run ``work`` in the loop, and return its result or raise its error. Blocks; do not call it from the loop."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 

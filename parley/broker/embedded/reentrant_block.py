@@ -23,7 +23,7 @@ class ReentrantBlock(ABC):
 
     @abstractmethod
     async def _start(self) -> None:
-        """Start the object. An implementation that raises must first undo its work."""
+        """Start the object. If this fails, the implementation must undo what it has done before it raises."""
 
     @abstractmethod
     async def _end(self) -> None:

@@ -50,7 +50,7 @@ def _name_of(level: int) -> str:
 
 
 def set_logger_levels(changes: Iterable[EntryChange], *, validate_only: bool) -> None:
-    """Change the levels: either all or none of them.
+    """Change the levels of loggers: either all or none of them. With ``validate_only``, only check the changes.
 
     Raises KafkaError: INVALID_CONFIG for an unknown logger or level, or INVALID_REQUEST for an illegal operation.
     """

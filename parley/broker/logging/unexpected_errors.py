@@ -31,8 +31,8 @@ class FailureLog:
         self._seen: dict[_Kind, list[float]] = {}
 
     def report(self, what: str, error: BaseException, now_s: float, **facts: object) -> None:
-        """Log ``error`` with ``facts``, unless a failure of the same kind was logged recently. ``now_s`` is monotonic
-        time."""
+        """Log the event ``what`` with ``error`` and ``facts``, unless a failure of the same kind was logged in the last
+        ``INTERVAL_S``. ``now_s`` is the current monotonic time."""
         is_shortage = note_lost_work(error)
         kind = (what, *_place(error))
         seen = self._seen.get(kind)

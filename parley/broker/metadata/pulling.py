@@ -42,8 +42,8 @@ async def pull(
     such a request after CORRUPT_MESSAGE.
 
     Raises KafkaError: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the controller does not respond;
-    NOT_CONTROLLER if the other broker is not the controller any more; STALE_BROKER_EPOCH if this broker must
-    register again; CORRUPT_MESSAGE if the response, or the rest of it, does not fit the current image.
+    NOT_CONTROLLER if the other broker is not the controller any more; STALE_BROKER_EPOCH if this broker must register
+    again; CORRUPT_MESSAGE if the response, or the rest of it, does not fit the current image.
     """
     image = metadata.image
     response: FetchMetadataResponse = await client.send(

@@ -40,8 +40,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Panels about one subject. ``variables`` are the labels to choose from: each a name, and a metric with
-    this label."""
+    """Panels about one subject. ``variables`` contains the labels by which the user can filter: pairs of a label's name
+    and a metric that has the label."""
 
     uid: str
     title: str
@@ -54,7 +54,8 @@ def _p(title: str, unit: str, why: str, *queries: Query | str, kind: str = "time
 
 
 def _rate(metric: str, by: str = "", where: str = "") -> str:
-    """Return the query for the sum of a counter's rates."""
+    """Return the query for the sum of a counter's rates. ``by`` contains the labels to group by, and ``where`` is a
+    filter in braces."""
     grouped = f"sum by ({by}) " if by else "sum"
     return f"{grouped}(rate({metric}{where}[{RATE}]))"
 

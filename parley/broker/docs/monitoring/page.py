@@ -192,8 +192,8 @@ KAFKA_0_9: Final = (
         "rate(parley_client_quota_throttle_seconds_total[1m])",
     ),
 )
-"""The rows of the table: the description, its MBean, and the query for Prometheus. A broker is one event loop here, so
-Kafka's two kinds of threads have one counterpart."""
+"""The rows of the table of Kafka's metrics: description, MBean, and query for Prometheus. A Parley broker is one event
+loop, so Kafka's two kinds of threads have one counterpart."""
 
 
 def monitoring_page() -> str:
