@@ -86,7 +86,10 @@ class BrokerConfig(BrokerKeys):
         return BrokerConfig(self.static, cluster_default, per_broker, self.third_party_keys)
 
     def for_listener(self, name: str) -> BrokerConfig:
-        """Return this configuration for one listener: ``listener.name.<name>.<key>`` overrides ``<key>`` (KIP-103)."""
+        """Return this configuration for one listener: ``listener.name.<name>.<key>`` overrides ``<key>`` (KIP-103).
+
+        Raises ConfigError if the values are not valid in combination.
+        """
         prefix = f"{LISTENER_PREFIX}{name.lower()}."
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
         if not own:

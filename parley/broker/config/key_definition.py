@@ -138,7 +138,7 @@ class Key(Generic[T_co]):
     or_else: tuple[tuple[str, int], ...] = ()
     """Keys that supply the value if this key is not set, in order of precedence, with the factor between the units."""
     server: str = ""
-    """The broker's key that contains the default, if this is a key of topics."""
+    """The broker's key that contains the default, if this is a key of topics or groups."""
 
     def __init__(self, type_: ConfigType, name: str, default: T_co, doc: str, facts: Facts) -> None:
         self.type = type_

@@ -68,10 +68,11 @@ def too_many_deletions(count: int) -> KafkaError | None:
 
 
 def delete_acls(image: MetadataImage, selected: Sequence[Sequence[AclBinding]]) -> Decision[list[AclDeletion]]:
-    """Delete the ACLs that each filter of a request has selected. ACLs that no longer exist are skipped.
+    """Delete ACLs. ``selected`` contains, for each filter of a request, the ACLs that match it. Returns one outcome for
+    each filter.
 
-    An ACL that several filters have selected is in the outcome of each. Raises INVALID_REQUEST for more than
-    ``CHANGES_MAX`` ACLs.
+    ACLs that no longer exist are skipped. An ACL that matches several filters is in the outcome of each. Raises
+    INVALID_REQUEST for more than ``CHANGES_MAX`` ACLs.
     """
     removed: dict[int, set[AclBinding]] = {}
     outcomes = []

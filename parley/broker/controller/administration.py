@@ -117,7 +117,10 @@ class Administration:
         return outcomes
 
     def _new_topic_id(self) -> UUID:
-        """Return a random topic id that, as text, does not start with a dash. Kafka reserves no UUID of version 4."""
+        """Return a random topic id that, as text, does not start with a dash.
+
+        It is a UUID of version 4, so it cannot be one of the topic ids that Kafka reserves.
+        """
         while True:
             new = UUID(int=self._rng.getrandbits(128), version=4)
             if new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
@@ -218,9 +221,9 @@ class Administration:
         return stored
 
     def _config_of(self, broker: str) -> BrokerConfig:
-        """Return the configuration against which a change for this broker, or for all brokers (""), is validated.
+        """Return the configuration for validating a change for ``broker``, which is an id, or "" for all brokers.
 
-        The properties file of another broker is unknown here, so this broker's file is used instead.
+        This broker does not know the properties file of another broker, so it uses its own file instead.
         """
         config = self._config()
         if broker in ("", str(self._broker_id)):

@@ -47,7 +47,7 @@ class ConfigOutcome:
 
 
 ValidateEntries = Callable[[ConfigResource, Mapping[str, str]], Mapping[str, str]]
-"""Returns the entries as they are stored, with passwords encrypted.
+"""Validates all entries of a resource, and returns them as they are stored, with passwords encrypted.
 
 Raises KafkaError (INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION) if these entries are not allowed for the resource.
 """

@@ -131,7 +131,7 @@ class Controller:
         self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
         self._store_error = ""  # the latest error of the write in progress
         self.metrics = ControllerMetrics()
-        """Decisions of this broker as the controller, since it started."""
+        """Metrics of the decisions that this broker has made as the controller since it started."""
         self._store_failures = GrowingInterval(lambda: asyncio.get_running_loop().time())
         self._unreadable = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
@@ -209,7 +209,9 @@ class Controller:
             request.patience = loop.call_later(STORE_CHECK_S, self._withdraw_if_store_is_silent, request)
 
     async def run(self, elections: Elections, run_duties: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Campaign, serve a term, and campaign again, within one session. Raises SessionLost when the session is lost.
+        """Campaign, serve a term, and campaign again, within one session.
+
+        Raises SessionLost when the session is lost, and any other CoordinationError that a retry cannot resolve.
 
         The metadata is in the store that ``elections`` uses. ``run_duties()`` runs during each term: it starts
         when the image has been loaded, and is cancelled when the term ends.
@@ -453,7 +455,7 @@ class Controller:
             self._metadata.replace(image, delta)
 
     async def _commit(self, leadership: Leadership, writes: Writes) -> None:
-        """Write in order, under the guard, in as few transactions as the store's limits allow.
+        """Write in order, guarded by the leadership, in as few transactions as the store's limits allow.
 
         ``writes`` ends with the list of terms. Each write is retried until the store accepts it or the term ends.
         Raises StoreChanged if the list in the store is not the one that this controller wrote last.
@@ -528,7 +530,7 @@ def _with_controller(image: MetadataImage, broker_id: int, epoch: int) -> Metada
 def store_unavailable(store: str, trouble: str, *, is_uncertain: bool) -> KafkaError:
     """Return the error for a client whose change cannot be made because of ``trouble`` with the coordination store.
 
-    ``is_uncertain``: the change may have been made nevertheless.
+    Pass ``is_uncertain`` if the change may have been made nevertheless.
     """
     uncertain = "This change may nevertheless have been made. " if is_uncertain else ""
     return KafkaError(

@@ -40,8 +40,8 @@ class MetadataUpdate:
     is_whole: bool
     steps: tuple[EncodedDelta, ...]
     earlier_terms: tuple[Term, ...] = ()
-    """The earlier controllers' terms that the store listed when this term started, if the broker's image is not of this
-    term."""
+    """The earlier controllers' terms that the store listed when this term started. Empty if the broker's image is of
+    this term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +149,13 @@ class MetadataPublisher:
         self._applied.set()
 
     def has_update_since(self, controller_epoch: int, version: int) -> bool:
-        """Return True if a broker with this image lacks a change."""
+        """Return True if a broker whose image has this controller epoch and version lacks a change."""
         image = self._metadata.image
         return (controller_epoch, version) != (image.controller_epoch, image.version)
 
     def needs_whole(self, controller_epoch: int, version: int) -> bool:
-        """Return True if a broker with this image needs a whole one. Call ``encode_whole`` before ``update_since``."""
+        """Return True if a broker whose image has this controller epoch and version needs a whole image. In that case,
+        call ``encode_whole`` before ``update_since``."""
         return not self._is_of_start(controller_epoch, version) and not self._is_kept(controller_epoch, version)
 
     def _is_kept(self, controller_epoch: int, version: int) -> bool:

@@ -16,7 +16,8 @@ from typing import Final
 from parley.broker.metadata.changes import BrokerRegistered, Change, partitions_in
 
 PARTITIONS_PER_STEP: Final = 500
-"""The number of partitions in a step. Each takes 10 to 20 microseconds on each broker."""
+"""The maximum number of partitions in a step. A step exceeds it only if a single change does, or if the step contains a
+registration. Each partition takes 10 to 20 microseconds on each broker."""
 
 
 def in_steps(changes: Sequence[Change]) -> list[tuple[Change, ...]]:

@@ -36,7 +36,8 @@ async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
 async def until_gone(endpoint: Endpoint, hold: Callable[[Endpoint], Awaitable[None]]) -> None:
     """Keep a connection to a broker open. Returns when the broker's machine refuses connections.
 
-    ``hold`` connects the way brokers do. It returns when the connection has ended or cannot be established.
+    ``hold(endpoint)`` opens the connection, with the security settings of the brokers' listener. It returns when the
+    connection has ended or cannot be established.
     """
     loop = asyncio.get_running_loop()
     while True:

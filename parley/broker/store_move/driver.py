@@ -65,8 +65,8 @@ DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a move. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is a string for the
-    operator."""
+    """The progress of a move, which has the id ``move``. ``state`` is "none", "under way", "done" or "failed". ``step``
+    is the latest step, and ``detail`` a text for the operator."""
 
     move: str
     state: str

@@ -4,9 +4,10 @@ A leader does not advance the high watermark while the ISR has fewer than ``min.
 that leaves the ISR, and leaves it too small, therefore contains all committed records, and joins the ELR. A ``suspect``
 replica (it may have lost records) and a ``lost`` replica (it certainly has) are not eligible.
 
-A suspect replica that leaves such an ISR or its ELR joins the last known ELR. If all eligible replicas are lost later,
-an intact log on the suspect replica shows that nothing is missing: perhaps the leader was already dead when the replica
-left, unnoticed by the controller. When the ISR is large enough again, the ELR and the last known ELR are cleared.
+A suspect replica that leaves such an ISR or its ELR joins the last known ELR. If all eligible replicas are lost later
+and the log of the suspect replica is intact, nothing is missing. (The leader may already have been dead when the
+replica left, without the controller knowing.) When the ISR is large enough again, the ELR and the last known ELR are
+cleared.
 
 A recovery waits for every member of the last known ELR. So while a partition has a leader, dead replicas leave the last
 known ELR. When a partition without a leader gets one, the last known ELR is cleared.

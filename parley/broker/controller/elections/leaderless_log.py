@@ -1,7 +1,7 @@
 """Writes log lines about partitions without a leader: what they wait for, and what the operator can do.
 
 * A partition that waits for reports of replicas that may have lost records is logged immediately, but not in the first
-  ``RESTART_S`` of the controller's term: after a restored store, for example, all brokers are still starting.
+  ``RESTART_S`` of the controller's term: if the store was restored, for example, all brokers are still starting.
 * A partition that waits for an eligible replica is logged only after it has waited for ``RESTART_S``: the broker may be
   restarting, or the cluster may be starting.
 * A line is repeated at growing intervals while any partition waits, and immediately if the awaited brokers change.
@@ -60,7 +60,7 @@ class LeaderlessLog:
         self._lines = {message: _Line(message, monotonic) for message in (_AWAITS_BROKERS, _AWAITS_OPERATOR)}
 
     async def run(self) -> None:
-        """Repeat the log lines until cancelled."""
+        """Write the log lines that become due while partitions wait, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_S)
             self.note(self._waits)

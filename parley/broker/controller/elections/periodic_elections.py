@@ -35,10 +35,10 @@ async def rebalance_leaders_periodically(
 async def reconcile_leaders_periodically(
     controller: Controller, config: Callable[[], BrokerConfig], rules: RulesOf
 ) -> None:
-    """Elect leaders for partitions that could have a leader but have none.
+    """Elect leaders for partitions that could have a leader but have none (``reconcile_leaders``).
 
-    Does so immediately, in case the previous controller died while making a change, and then every
-    ``unclean.leader.election.interval.ms``. Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
+    The first run is immediate, in case the previous controller died while making a change. After that, there is a run
+    every ``unclean.leader.election.interval.ms``, until cancelled. Raises NOT_CONTROLLER when the term ends.
     """
     reconcile = partial(reconcile_leaders, rules=rules)
     while True:

@@ -41,7 +41,7 @@ ConditionOf = Callable[[UUID, int, PartitionState], Condition]
 
 
 def is_older_copy(known: BrokerRegistration, joined: BrokerRegistration) -> bool:
-    """Return True if the broker epochs in a broker's directories are below the epoch of ``known``, its previous
+    """Return True if a broker epoch in the broker's directories is below the epoch of ``known``, its previous
     registration."""
     return any(0 <= epoch < known.epoch for epoch in (joined.previous_epoch, joined.kept_epoch))
 
