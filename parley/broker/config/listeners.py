@@ -53,7 +53,10 @@ class ListenerAddress:
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """Return the protocol of each listener name, both in upper case. Raises Problem."""
+    """Parse ``listener.security.protocol.map``. Returns the protocol of each listener name, both in upper case.
+
+    Raises Problem if the text is malformed.
+    """
     protocols: dict[str, str] = {}
     for pair in split_list(text):
         name, separator, protocol = pair.partition(":")
@@ -113,7 +116,7 @@ def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
 
 
 def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Iterable[ListenerAddress]) -> None:
-    """Raise Problem if an advertised address is not an address that clients can connect to."""
+    """Raise Problem if clients cannot connect to an advertised address, or if no listener in ``bound`` has its name."""
     names = {listener.name for listener in bound}
     for listener in advertised:
         if listener.host in _UNROUTABLE:

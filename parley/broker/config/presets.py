@@ -41,8 +41,8 @@ CONTAINER: Mapping[str, str] = MappingProxyType(
         "metrics.listener": "0.0.0.0:9464",
     }
 )
-"""The presets of ``parley start --from-environment``, together with ``ALONE`` if there is no file and no store. A file
-overrides both."""
+"""The presets of ``parley start --from-environment``. ``ALONE`` applies as well if there is no properties file and no
+setting selects a store. A file overrides both."""
 
 EMBEDDED: Mapping[str, str] = MappingProxyType(
     {

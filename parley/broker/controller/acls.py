@@ -19,7 +19,7 @@ CHANGES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AclDeletion:
-    """The outcome of one filter: the ACLs that it deleted."""
+    """The outcome of one filter of a DeleteAcls request: the ACLs that were deleted."""
 
     deleted: tuple[AclBinding, ...]
 

@@ -15,8 +15,8 @@ from parley.light_dataclasses import dataclass
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ENTRIES_MAX = 1_000
-"""The maximum number of entries for one resource in a request. It is larger than the number of keys, and limits the
-work, because all entries of a resource are validated together."""
+"""The maximum number of configuration entries for one resource in a request. All entries of a resource are validated
+together, so this limits the work. No valid request needs more: there are fewer keys."""
 
 
 def check_number_of_entries(count: int) -> None:

@@ -64,9 +64,9 @@ BATCH_MAX = 500
 """The maximum number of decisions that are committed together."""
 RETRY_SECONDS = 0.1
 UNREADABLE_S = 1.0
-"""The pause before a broker that cannot read the metadata campaigns again. Meanwhile another broker is elected."""
+"""The pause before a broker that cannot read the metadata campaigns again. Meanwhile another broker can be elected."""
 RESIGN_MAX_S = 2.0
-"""The maximum time for resigning the leadership, which otherwise ends with the session."""
+"""The time limit for resigning the leadership. If that takes longer, the leadership ends with the session."""
 STORE_PATIENCE_S = 5.0
 """How long a request waits for a store that does not respond, and also for the election of a controller."""
 STORE_CHECK_S = 0.25
@@ -93,7 +93,7 @@ class StoreChanged(Exception):
 
 
 class Controller:
-    """This broker, as a candidate for controller or as the controller."""
+    """This broker in its role as the controller, or as a candidate for controller."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class Controller:
     async def _become_controller(self, leadership: Leadership) -> None:
         """Load the image from the store, make it this broker's image, and open the publisher.
 
-        Raises UnreadableMetadata.
+        Raises UnreadableMetadata if this version cannot read the metadata, and CoordinationError.
         """
         self._enter(ControllerEvent.ELECTED)
         self._leadership = leadership
@@ -480,7 +480,11 @@ class Controller:
             self._store_silent_since_s = None
 
     async def _write_part(self, leadership: Leadership, part: Sequence[Op]) -> None:
-        """Write a part of a batch. The last part replaces the list of terms, and only this controller does that."""
+        """Write one part of a batch. The last part also replaces the list of terms.
+
+        Raises StoreChanged if the list in the store is not the one that this controller wrote last. During its term, no
+        other broker writes the list.
+        """
         assert self._terms_revision is not None
         unchanged = Check(TERMS, At(self._terms_revision))
         last = part[-1]

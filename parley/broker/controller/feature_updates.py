@@ -75,8 +75,10 @@ def _check(image: MetadataImage, levels: FeatureLevels, update: FeatureUpdate) -
 
 
 def _check_support(image: MetadataImage, update: FeatureUpdate) -> None:
-    """Raise KafkaError unless this version of Parley and every registered broker support the level. All support level 0
-    of the features that Parley knows."""
+    """Raise KafkaError unless this version of Parley and every registered broker support the level.
+
+    Every broker supports level 0 of the features that Parley knows.
+    """
     if update.feature not in LEVELS and not update.level:
         raise _invalid(update, f"Feature {update.feature} not found.")
     brokers = {f"Broker {each.broker_id}": each.features for each in image.brokers.values()}

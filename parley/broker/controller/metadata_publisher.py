@@ -88,8 +88,8 @@ class MetadataPublisher:
     def open(self, earlier_terms: tuple[Term, ...], start: TermStart | None = None) -> None:
         """Start a term with this controller's image, which no broker has fetched yet.
 
-        ``earlier_terms`` are the terms that the store listed when this term started. Without ``start``, or if the store
-        does not remember the image before this term, every broker gets a whole image.
+        ``earlier_terms`` are the terms that the store listed when this term started. Every broker gets a whole image if
+        there is no ``start``, or if these terms do not contain the image from which ``start`` leads.
         """
         self._forget()
         self._earlier_terms = earlier_terms

@@ -72,7 +72,11 @@ def alter_reassignments(
 def list_reassignments(
     image: MetadataImage, wanted: Mapping[str, Iterable[int]] | None
 ) -> list[tuple[str, int, PartitionState]]:
-    """Return the partitions under reassignment, among the given ones or among all. Unknown partitions are skipped."""
+    """Return the partitions under reassignment as ``(topic, index, state)``.
+
+    ``wanted`` contains the indexes of the partitions to look at, by topic; None means all partitions. Unknown
+    partitions are skipped.
+    """
     if wanted is None:
         return [(topic, index, state) for topic, index, state in image.partitions() if _moves(state)]
     return [

@@ -240,12 +240,12 @@ def _check_requirement(name: str) -> None:
 
 
 def scram_key(user: str) -> str:
-    """Return the key of a user's SCRAM credentials."""
+    """Return the store's key for a user's SCRAM credentials."""
     return SCRAM + _short(quote(user, safe=""), user)
 
 
 def quotas_key(entity: QuotaEntity) -> str:
-    """Return the key of an entity's quotas."""
+    """Return the store's key for an entity's quotas."""
     name = ",".join(f"{kind}={quote(name, safe='')}" for kind, name in entity.parts().items())
     return CLIENT_QUOTAS + _short(name, name)
 

@@ -152,7 +152,10 @@ class TopicAutoCreation:
 
 
 def _segment_bytes(configured: int) -> str:
-    """Return a topic's segment size. As in Kafka, the broker's key may be below the minimum for topics."""
+    """Return the segment size of an internal topic: the configured size, but at least the minimum for topics.
+
+    As in Kafka, the broker's key for it may be lower.
+    """
     return str(max(SEGMENT_BYTES_MIN, configured))
 
 

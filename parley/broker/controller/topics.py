@@ -29,7 +29,10 @@ Assignment = Mapping[int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create, as in CreateTopics; -1 means the cluster's default (KIP-464)."""
+    """A topic to create, as in CreateTopics. -1 means the cluster's default (KIP-464).
+
+    ``assignment`` contains the replicas of each partition. If it is not empty, both numbers must be -1.
+    """
 
     name: str
     partitions: int = -1
@@ -40,7 +43,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """The settings of a topic whose request leaves the choice to the cluster."""
+    """The cluster's defaults for new topics, for the numbers that a request does not specify."""
 
     partitions: int
     replication_factor: int
@@ -162,7 +165,7 @@ class _Placing:
     def placed(
         self, partitions: int, factor: int, rng: Random, *, first_index: int = 0, first_leader: int | None = None
     ) -> tuple[PartitionState, ...]:
-        """Return the states of new partitions whose replicas the cluster places."""
+        """Place ``partitions`` new partitions with ``factor`` replicas each, and return their states."""
         return self.states(
             self._placement.place(partitions, factor, rng, first_index=first_index, first_leader=first_leader)
         )

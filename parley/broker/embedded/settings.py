@@ -12,7 +12,7 @@ from parley.broker.config.key_definition import closest, value_text
 from parley.storage.checkpoints import make_directories
 
 Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
-"""The types of values: a string as in a properties file, or a natural Python value."""
+"""The types of values: a string as in a properties file, or the corresponding Python value."""
 
 
 def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[str, Setting]) -> dict[str, str]:

@@ -17,7 +17,7 @@ class GrowingInterval:
         self._pause_s = FIRST_PAUSE_S
 
     def claim_line(self) -> bool:
-        """Return True if the caller must log the event now. The next pause then starts, so ask once per line."""
+        """Return True if the caller must log the event now. This starts the next pause, so call it once per event."""
         now = self._monotonic()
         if self._due_s is None:
             self._pause_s = FIRST_PAUSE_S

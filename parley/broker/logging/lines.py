@@ -78,7 +78,7 @@ def _quoted(value: Any) -> str:
 
 
 class LogWriter(logging.Handler):
-    """Writes lines to a stream in its own thread until ``close``."""
+    """A logging handler that writes lines to a stream, in a separate thread, until ``close``."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class LogWriter(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Write the waiting lines, for at most a few seconds."""
+        """Write the waiting lines and end the thread. Gives up after a few seconds if the stream is not being read."""
         if self._thread.is_alive():
             try:
                 self._lines.put(None, timeout=1)

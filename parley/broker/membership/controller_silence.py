@@ -57,7 +57,7 @@ class ControllerSilence:
 
     @property
     def duration_s(self) -> float:
-        """Seconds since the controller last responded."""
+        """Seconds since the controller last responded, or since ``begin`` if it has not responded yet."""
         return self._monotonic() - self._since_s
 
     @property

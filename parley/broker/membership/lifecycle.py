@@ -92,7 +92,7 @@ class BrokerLifecycle:
         self.silence = ControllerSilence(monotonic)
         """Measures how long this broker has not heard from the controller."""
         self.broker_epoch = NO_EPOCH
-        """Epoch of this broker's registration; ``NO_EPOCH`` before the first one."""
+        """The broker epoch of this broker's latest membership; ``NO_EPOCH`` before the first one."""
         self.store_move = store_move
         self.outage = StoreOutage(monotonic)
         self._store_move_driver = store_move_driver
@@ -171,9 +171,9 @@ class BrokerLifecycle:
         """True if the other brokers may have fenced and replaced this one without this broker knowing.
 
         This depends on the clock: True if more than two thirds of the session TTL have passed since this broker sent
-        the latest request to which a controller responded. No broker is fenced earlier than that. A process that was
-        stalled must therefore doubt its role when it continues, until a controller has responded to a new request. The
-        controller itself relies on its session instead.
+        the latest request to which a controller responded. No broker is fenced earlier than that. After a process was
+        stalled for longer, this is therefore True until a controller has responded to a new request. The controller
+        itself relies on its session instead.
         """
         if self._publisher.is_open:
             return self._session is None or self._session.state is not SessionState.CONNECTED

@@ -1,7 +1,7 @@
 """Measures what this broker does with its coordination store: every call, every event and the session.
 
 ``StoreCounts`` contains the counts for all stores that the broker opens one after the other. ``MeasuredBackend`` passes
-every call on to the real backend and counts it, including the calls that recipes make.
+every call on to the real backend and counts it, including the calls of ``parley.consensus.recipes``.
 """
 
 from __future__ import annotations

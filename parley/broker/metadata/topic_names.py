@@ -44,5 +44,5 @@ def _problem(name: str) -> str:
 
 
 def metric_form(name: str) -> str:
-    """Return the form that a topic name takes in metrics. Two names with the same form collide, in Kafka's terms."""
+    """Return the form of a topic name in metrics. As in Kafka, no two topics may have names with the same form."""
     return name.replace(".", "_")

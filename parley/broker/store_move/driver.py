@@ -85,7 +85,7 @@ ALREADY_USED: Final = "the cluster already uses this store"
 
 
 class StoreMoveDriver:
-    """Carries out moves while this broker is the controller."""
+    """Carries out moves to another store, which operators request, while this broker is the controller."""
 
     def __init__(self, participant: StoreMoveParticipant, backend_at: BackendFactory, rng: Random) -> None:
         self._participant = participant

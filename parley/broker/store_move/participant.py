@@ -241,7 +241,8 @@ class StoreMoveParticipant:
                 await self._settled.wait()
 
     def controller_elected(self, epoch: int) -> None:
-        """Record that the metadata names a controller with this epoch."""
+        """Record that the metadata names a controller with this epoch. If that controller was elected in the new store,
+        the change of stores is complete."""
         if self._state in (MoveState.SEARCHING, MoveState.ELECTING) and epoch > self._left_epoch:
             self._on(MoveEvent.CONTROLLER_ELECTED)
 

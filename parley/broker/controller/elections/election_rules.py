@@ -23,7 +23,7 @@ class RecoveryStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ElectionRules:
-    """``min.insync.replicas`` and ``unclean.recovery.strategy`` of one topic."""
+    """The settings of one topic that decide its elections, such as ``min.insync.replicas``."""
 
     min_insync_replicas: int = 1
     recovery: RecoveryStrategy = RecoveryStrategy.BALANCED

@@ -39,7 +39,11 @@ def next_elr(eligible: Iterable[int], isr: tuple[int, ...], replication_factor: 
 def next_last_known_elr(
     known: PartitionState, replicas: Iterable[int], suspect: Iterable[int], lost: Iterable[int]
 ) -> tuple[int, ...]:
-    """Return the last known ELR of a partition that has no leader after the change."""
+    """Return the last known ELR of a partition that has no leader after the change.
+
+    It contains the suspect replicas that leave the ISR or the ELR, and the previous last known ELR without lost
+    replicas.
+    """
     leaving = {*known.isr, *known.elr}.intersection(suspect)
     remembered = leaving.union(known.last_known_elr).difference(lost)
     return tuple([broker for broker in replicas if broker in remembered])
@@ -48,7 +52,8 @@ def next_last_known_elr(
 def last_known_while_led(
     known: PartitionState, last_known: Iterable[int], isr: Container[int], live: Container[int]
 ) -> tuple[int, ...]:
-    """Return the part of ``last_known`` that is kept while an eligible replica leads and the ISR is too small."""
+    """Return the part of ``last_known`` that is kept while an eligible replica leads and the ISR is too small: the live
+    replicas outside the ISR. Nothing is kept if the partition had no leader before."""
     if known.leader == NO_LEADER:
         return ()
     return tuple([broker for broker in last_known if broker in live and broker not in isr])

@@ -29,7 +29,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ElectionOutcome:
-    """The outcome of an election in one partition."""
+    """The outcome of an election in one partition. ``error`` is None if a leader was elected."""
 
     topic: str
     partition: int

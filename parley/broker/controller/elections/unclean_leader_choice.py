@@ -51,7 +51,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Which replicas of a partition suffice to find every acknowledged record among them."""
+    """Defines which sets of a partition's replicas are a quorum: at least one of them has every acknowledged record."""
 
     replicas: frozenset[int]
     """All replicas of the partition. The quorum is void once the partition has other replicas."""
@@ -132,7 +132,7 @@ def recover_leader(
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The outcome for one partition: the choice, and the reports that led to it, by broker."""
+    """The outcome of a recovery for one partition: the choice, and the reports that led to it, by broker."""
 
     topic: str
     partition: int

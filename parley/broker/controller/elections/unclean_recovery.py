@@ -59,7 +59,7 @@ class UncleanRecovery:
 
     def __init__(self, metadata: Metadata, request: RequestReport, rules: RulesOf) -> None:
         self.metrics = ElectionMetrics()
-        """Recoveries by this broker since it started."""
+        """Metrics of the recoveries by this broker since it started."""
         self._metadata = metadata
         self.request = request
         self._rules = rules
