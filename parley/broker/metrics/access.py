@@ -34,7 +34,7 @@ LOG_PERIOD_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """The conditions for access to the metrics. By default there are none."""
+    """The conditions for access to the metrics listener. By default, every client has access, without TLS."""
 
     tls: ServerTls | None = None
     users: Passwords | None = None
@@ -45,7 +45,8 @@ class MetricsAccess:
     """The current access rules, from the configuration and the files that it names."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
-        """Blocks on the disk. Raises ConfigError if the listener cannot be opened as configured."""
+        """Read the rules from the configuration that ``config`` returns, which blocks on the disk. Raises ConfigError
+        if the listener cannot be opened as configured."""
         self._config = config
         self._lock = Lock()
         read = config()
@@ -56,8 +57,8 @@ class MetricsAccess:
         self._logged_at = -LOG_PERIOD_S
 
     def current(self) -> AccessRules:
-        """Return the rules for the next client. If the new rules are unusable, log the problem and return the previous
-        rules."""
+        """Return the rules for the next client. Blocks on the disk. If the configuration or the files have changed and
+        cannot be used, logs the problem and returns the previous rules."""
         with self._lock:
             config = self._config()
             is_same = config is self._read_from  # each change creates a new configuration
@@ -78,7 +79,8 @@ class MetricsAccess:
             )
 
     def refused(self, peer: str, reason: str, *, user: str = "") -> None:
-        """Log a client that was rejected, but at most one in ``LOG_PERIOD_S``."""
+        """Log that a client was rejected. Logs at most one rejection in ``LOG_PERIOD_S``. ``peer`` is the address of
+        the client, and ``user`` the name that it claimed."""
         with self._lock:
             now = time.monotonic()
             if now - self._logged_at < LOG_PERIOD_S:

@@ -90,8 +90,8 @@ from parley.storage.damage.scrubber import Scrubber
 from parley.storage.log_manager import LogManager
 
 LATE_MS = 300_000
-"""How long, in milliseconds, after the maximum timeout a transaction counts as late, as in Kafka. Until then, its
-marker may still be on its way."""
+"""A transaction counts as late if it has been open for this many milliseconds longer than the maximum timeout, as in
+Kafka. Until then, its marker may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +199,8 @@ def watch(metrics: Metrics, broker: Observed) -> None:
 
 
 def request_metrics(routes: Iterable[Route]) -> Iterable[Labeled]:
-    """Return the metrics of each API. Fetches of consumers and of followers are separate, under Kafka's
-    names for them."""
+    """Yield the metrics of each API. Fetches of consumers and of followers have separate metrics, under the names that
+    Kafka gives them: FetchConsumer and FetchFollower."""
     for route in routes:
         if route.follower_metrics is route.metrics:
             yield (route.name,), route.metrics
@@ -228,7 +228,7 @@ def authorization_metrics(authorization: Authorization) -> AuthorizationMetrics:
 
 
 def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) -> ReplicaMetrics:
-    """Return the number of one broker's replicas in each state."""
+    """Count the replicas of this broker by state, and its changes to ISRs."""
     counts: Counter[str] = Counter(isr_shrinks=isr_changes.shrinks, isr_expands=isr_changes.expands)
     for partition in partitions:
         counts["partitions"] += 1
@@ -257,7 +257,8 @@ def producer_metrics(partitions: Iterable[Partition], config: BrokerConfig, now_
 
 
 def damage_metrics(partitions: Iterable[Partition], healed: HealingCounts, scrubber: Scrubber) -> DamageMetrics:
-    """Return the number of damaged records in the logs of one broker, and of the repairs."""
+    """Count the damaged partitions and ranges in the logs of this broker, and what was repaired since the broker
+    started."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         if partition.is_open and (damage := partition.log.damage):
@@ -297,7 +298,7 @@ def cleaner_metrics(cleaner: LogCleaner) -> CleanerMetrics:
 
 
 def uncleanable_metrics(logs: LogManager, cleaner: LogCleaner) -> Iterable[Labeled]:
-    """Return the logs that cannot be compacted, by directory."""
+    """Yield, for each log directory, the number and the size of the logs that cannot be compacted."""
     set_aside = cleaner.set_aside
     for directory in logs.directories:
         here = [log for log in logs.logs_in(directory) if log in set_aside]
@@ -333,7 +334,8 @@ def log_metrics(logs: LogManager) -> Iterable[Labeled]:
 
 
 def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[Labeled]:
-    """Return, for each log directory, whether it is online, and its space as of the previous scrape."""
+    """Yield, for each log directory, whether it is offline, and its space and stray logs as of the previous scrape.
+    Starts the measurement for the next scrape."""
     space.begin(directory.path for directory in logs.directories)
     for directory in logs.directories:
         total, free, strays = space.of(directory.path)
@@ -374,7 +376,8 @@ def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labele
 
 
 def marker_metrics(transactions: TransactionCoordinator) -> MarkerMetrics:
-    """Return the transactions whose markers are being written."""
+    """Return the number of transactions whose markers are being written, and the number of attempts to write a marker
+    to a partition without a leader."""
     return MarkerMetrics(transactions=len(transactions.markers), leaderless=transactions.markers.leaderless)
 
 

@@ -18,7 +18,8 @@ previous one."""
 
 
 class BrokerCollector(Collector):
-    """Called by the Prometheus registry at each scrape. A metric is listed even if it has no value yet."""
+    """A collector that the Prometheus registry calls at each scrape. It also lists the metrics that have no value
+    yet."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         """``snapshot`` is called in the thread that serves the scrape."""

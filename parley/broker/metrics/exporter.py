@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class LoopStuck(Exception):
-    """The event loop did not respond within ``LOOP_TIMEOUT_S``, or is closed."""
+    """Raised if the event loop does not respond within ``LOOP_TIMEOUT_S``, or is closed."""
 
 
 class Exporter:
@@ -172,7 +172,8 @@ class Exporter:
         return await self._answer_health(has_facts)
 
     async def _answer_liveness(self) -> HttpResponse:
-        """Respond with the state of the event loop alone, because only a restart helps if the loop is stuck."""
+        """Report only whether the event loop responds: a stuck loop is the only problem that requires a restart of the
+        broker."""
         try:
             await self._in_loop(lambda: None)
         except LoopStuck as stuck:

@@ -19,7 +19,8 @@ class FlushTimes:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Measure the body of the ``with`` block as one flush, unless it fails. May be called from any thread."""
+        """Count the body of the ``with`` block as one flush, and measure its duration. A body that raises does not
+        count. May be called from any thread."""
         began = self._monotonic()
         yield
         with self._lock:

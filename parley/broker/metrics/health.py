@@ -61,15 +61,16 @@ class Health:
         return self._detail
 
     def starting(self, detail: str) -> None:
-        """Record that startup has reached this step."""
+        """Record that startup has reached this step. Raises IllegalStep if startup has ended."""
         self._enter(State.STARTING, detail)
 
     def ready(self) -> None:
-        """Record that the broker now serves clients."""
+        """Record that the broker now serves clients. Raises IllegalStep unless the broker is starting."""
         self._enter(State.READY)
 
     def stopping(self) -> None:
-        """Record that the broker is stopping: a probe should direct clients to other brokers."""
+        """Record that the broker is stopping: a probe should direct clients to other brokers. Raises IllegalStep if the
+        broker is already stopping."""
         self._enter(State.STOPPING)
 
     def _enter(self, state: State, detail: str = "") -> None:
@@ -79,16 +80,17 @@ class Health:
         self.state, self._detail = state, detail
 
     def trouble(self, what: str, text: str, *, fatal: bool = False) -> None:
-        """Report a problem with ``what``. It remains until ``solved`` is called."""
+        """Report a problem with ``what``, for example a resource. It replaces an earlier problem with ``what``, and
+        remains until ``solved`` is called. A ``fatal`` problem means that the broker cannot serve."""
         self._troubles[what] = Trouble(text, fatal)
 
     def solved(self, what: str) -> None:
-        """Remove the problem called ``what``, if there is one."""
+        """Remove the problem with ``what``, if there is one."""
         self._troubles.pop(what, None)
 
     def check(self, what: str, describe: Callable[[], str]) -> None:
-        """Call ``describe()`` for each report. It must return the text of a non-fatal problem, or an empty string if
-        there is none. It may be called from any thread."""
+        """Call ``describe()`` for each report. It must return the text of a non-fatal problem with ``what``, or an
+        empty string if there is none. Reports call it in any thread."""
         self._checks[what] = describe
 
     def problem(self, what: str) -> str:
@@ -97,7 +99,8 @@ class Health:
         return "" if trouble is None else trouble.text
 
     def report(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether clients should use this broker, and the facts for the operator."""
+        """Return whether clients should use this broker, and the body of ``/healthz``: the status, the startup step and
+        the problems."""
         found = {what: Trouble(describe(), False) for what, describe in self._checks.items()}
         troubles = {what: trouble for what, trouble in found.items() if trouble.text} | dict(self._troubles)
         fatal = any(trouble.fatal for trouble in troubles.values())

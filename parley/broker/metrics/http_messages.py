@@ -20,7 +20,7 @@ PLAIN_TEXT: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class Stage(Enum):
-    """The stages of a connection. The values describe what it waits for."""
+    """The stages of a connection. Each value describes what a connection in this stage waits for."""
 
     HEADER = "the TLS handshake and the header of the request"
     ANSWER = "the response, or that the client reads it"
@@ -43,8 +43,8 @@ class HttpRequest:
     """Reports to the server that the connection enters a stage."""
 
     def environ(self) -> WSGIEnvironment:
-        """Return the request as a WSGI application needs it. A HEAD request becomes a GET request: the server omits the
-        body."""
+        """Return the request as the environment of a WSGI application. A HEAD request becomes a GET request, because
+        the server omits the body of its response."""
         return {
             "REQUEST_METHOD": "GET" if self.method == "HEAD" else self.method,
             "PATH_INFO": self.path,
@@ -63,7 +63,8 @@ class HttpResponse:
     headers: Sequence[tuple[str, str]] = PLAIN_TEXT
 
     def encoded(self, *, with_body: bool = True) -> bytes:
-        """Return the response as it is sent. The response to HEAD has no body, but the same header."""
+        """Return the bytes of the response. The response to a HEAD request is sent without its body, but with the same
+        header."""
         fields = [
             ("Date", formatdate(usegmt=True)),  # `parley doctor` compares it with its own clock
             *self.headers,
@@ -102,7 +103,8 @@ class _Header(BaseHTTPRequestHandler):
 
 
 def parse_header(header: bytes, address: str, enter: Callable[[Stage], None]) -> HttpRequest | HTTPStatus:
-    """Parse a header. Returns the request, or the status that reports what is wrong with the header."""
+    """Parse a header. Returns the request, or the status that reports what is wrong with the header. ``address`` and
+    ``enter`` become attributes of the request."""
     parsed = _Header(header)
     if not parsed.is_parsed:
         return parsed.problem or HTTPStatus.BAD_REQUEST

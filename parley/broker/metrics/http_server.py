@@ -140,7 +140,8 @@ class HttpServer:
             self.leave(connection)
 
     def enter(self, connection: HttpConnection, stage: Stage) -> None:
-        """Move a connection to a stage, and cut another one if there are too many."""
+        """Move a connection to a stage. If the stage then has too many connections, cut the one that has been in it
+        longest, from the same address or from the address with the most connections."""
         self.leave(connection)
         connection.stage = stage
         connections = self._stages[stage]
@@ -256,13 +257,14 @@ class HttpConnection(asyncio.Protocol):
         self.cut()
 
     def send(self, response: HttpResponse) -> None:
-        """Send the response and end the connection."""
+        """Send the response, and end the connection once the client has read it. Does nothing if the client has
+        disconnected before the connection was set up."""
         if self._transport is not None:
             self._transport.write(response.encoded(with_body=self._asks_for_body))
             self._transport.close()
 
     def cut(self) -> None:
-        """End the connection now. Idempotent."""
+        """End the connection and its task now, and discard unsent bytes. Idempotent."""
         self._is_cut = True
         self._deadline.cancel()
         self._server.leave(self)

@@ -35,17 +35,19 @@ class Instrument(NamedTuple):
 
 
 def counter(name: str, doc: str, mbean: str = "") -> Any:
-    """Define a number that only increases, from 0 at the start of the broker."""
+    """Define a metric that only increases, from 0 at the start of the broker. ``doc`` describes it in the
+    documentation; ``mbean`` is the corresponding MBean of Kafka."""
     return Instrument("counter", name, doc, mbean)
 
 
 def gauge(name: str, doc: str, mbean: str = "") -> Any:
-    """Define a current value, initially 0."""
+    """Define a metric that can rise and fall, initially 0. The arguments are those of ``counter``."""
     return Instrument("gauge", name, doc, mbean)
 
 
 def seconds_histogram(name: str, doc: str, mbean: str = "") -> Any:
-    """Define a distribution of durations, observed in microseconds."""
+    """Define a distribution of durations. They are observed in microseconds and exported in seconds. The arguments are
+    those of ``counter``."""
     return Instrument("histogram", name, doc, mbean, "us")
 
 
@@ -109,7 +111,8 @@ class Instruments(metaclass=_InstrumentsType):
     """The heading of the list in the documentation."""
 
     def __init__(self, **values: float) -> None:
-        """Set all values to 0 except the given ones."""
+        """Set all values to 0 except the given ones. Raises TypeError if the class does not define one of the given
+        names."""
         for attribute, instrument in self.INSTRUMENTS.items():
             setattr(self, attribute, Histogram() if instrument.kind == "histogram" else values.pop(attribute, 0))
         if values:

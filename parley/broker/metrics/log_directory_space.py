@@ -20,7 +20,8 @@ UNKNOWN: Final = -1
 
 
 class Space(NamedTuple):
-    """The space of the volume that contains a directory, in bytes; -1 if unknown."""
+    """The space of the volume that contains a directory, in bytes; -1 if unknown. Also the number of stray logs in the
+    directory."""
 
     total: int
     free: int
@@ -38,17 +39,20 @@ class LogDirectorySpace:
         self._measuring: asyncio.Future[dict[Path, Space]] | None = None
 
     def of(self, directory: Path) -> Space:
-        """Return the latest measurement of a directory."""
+        """Return the latest measurement of a directory. Its sizes are -1 if the directory has not been measured, or
+        could not be read."""
         return self._known.get(directory, Space(UNKNOWN, UNKNOWN))
 
     async def measure(self, directories: Iterable[Path]) -> None:
-        """Measure the directories. Returns when this is complete."""
+        """Measure the directories, and return when this is complete. If a measurement is already in progress, wait for
+        that one instead, even if it covers other directories."""
         self.begin(directories)
         if self._measuring is not None:
             await asyncio.wait({self._measuring})
 
     def begin(self, directories: Iterable[Path]) -> None:
-        """Start measuring, unless the previous measurement is still in progress."""
+        """Start measuring the directories in a thread, unless the previous measurement is still in progress. Call this
+        in the event loop."""
         if self._measuring is None:
             loop = asyncio.get_running_loop()
             self._measuring = loop.run_in_executor(self._executor, _measured, tuple(directories))

@@ -15,7 +15,8 @@ _PROCESS: Final = (ProcessCollector(registry=None), PlatformCollector(registry=N
 
 
 def metrics_page(request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
-    """Return the metrics of the broker and its process, in the format that the client asks for."""
+    """Return the metrics of the broker and its process, in the format that the client accepts. Takes milliseconds of
+    CPU: call it in a thread."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(lambda: snapshot))
     for collector in _PROCESS:

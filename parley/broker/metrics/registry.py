@@ -45,7 +45,7 @@ class Metrics:
         self.watch(ProcessMetrics, lambda: (((), self.process),))
 
     def topic(self, name: str) -> TopicMetrics:
-        """Return the counters of a topic. Keep the object if you use it often."""
+        """Return the counters of a topic, which are exported from now on. Keep the object if you use it often."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = TopicMetrics()
@@ -56,15 +56,17 @@ class Metrics:
         self._topics.pop(name, None)
 
     def watch(self, instruments: type[Instruments], labeled: Callable[[], Iterable[Labeled]]) -> None:
-        """Export the objects that ``labeled`` returns at each scrape, with the attributes of ``instruments``."""
+        """Export, at each scrape, the objects that ``labeled`` returns, with the attributes that ``instruments``
+        defines. If ``labeled`` or an attribute raises, the values are left out, and the first such error is logged."""
         self._watched.append((instruments, labeled))
 
     def snapshot(self) -> Snapshot:
-        """Return the current values. Must be called in the event loop's thread."""
+        """Return the current values of all metrics, without those that cannot be read. Must be called in the event
+        loop's thread."""
         return [(instruments, self._samples(instruments, labeled)) for instruments, labeled in self._watched]
 
     def _samples(self, instruments: type[Instruments], labeled: Callable[[], Iterable[Labeled]]) -> list[Sample]:
-        """Return the values of one class of instruments, without those that cannot be read."""
+        """Return the values of one class of instruments. A value that cannot be read is None."""
         read = _reader(instruments)
         samples = []
         try:
@@ -87,7 +89,8 @@ class Metrics:
         return (tuple(value.buckets), value.total) if isinstance(value, Histogram) else value
 
     def _complain(self, what: str, error: Exception) -> None:
-        """Log only the first failure of each source, because scrapes occur every few seconds."""
+        """Log that a metric cannot be read, but only the first time for each source, because scrapes occur every few
+        seconds."""
         if what not in self._complained:
             self._complained.add(what)
             _log.error("a metric cannot be read and is left out", exc_info=error, extra={"metric": what})
