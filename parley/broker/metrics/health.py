@@ -90,7 +90,7 @@ class Health:
 
     def check(self, what: str, describe: Callable[[], str]) -> None:
         """Call ``describe()`` for each report. It must return the text of a non-fatal problem with ``what``, or an
-        empty string if there is none. Reports call it in any thread."""
+        empty string if there is none. ``report`` can call it in any thread."""
         self._checks[what] = describe
 
     def problem(self, what: str) -> str:

@@ -55,7 +55,7 @@ class Acceptor:
         self._shortage_logged_at = -math.inf
 
     def start(self, backlog: int) -> None:
-        """Start accepting."""
+        """Start accepting connections. Up to ``backlog`` connections wait in the kernel until they are accepted."""
         self._socket.listen(backlog)
         self._watch()
 
@@ -65,7 +65,8 @@ class Acceptor:
         self._socket.close()
 
     def resume(self) -> None:
-        """Accept connections again, because the result of ``wait_s`` may have changed."""
+        """Call ``wait_s`` again, and accept connections if it allows them. Call this when the result of ``wait_s`` may
+        have changed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

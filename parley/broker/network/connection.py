@@ -612,8 +612,8 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._responses.pending) or self._responses.sender.blocked
 
     def is_idle(self, before: float) -> bool:
-        """Return True if the client has sent and read nothing since ``before`` (monotonic seconds) and awaits no
-        response."""
+        """Return True if the client has sent and read nothing since ``before`` (monotonic seconds), and awaits no
+        response or has disconnected without the broker noticing."""
         sent = self._responses.sender.sent_bytes
         if sent != self._seen_sent:
             self._seen_sent = sent
@@ -639,8 +639,8 @@ class Connection(asyncio.BufferedProtocol):
         self.close("" if isinstance(disconnect, LoginFailed | SessionExpired) else str(disconnect))
 
     def close(self, reason: str = "") -> None:
-        """Close the connection, and log the reason if one is given. Bytes already sent are still delivered, unless the
-        client does not read."""
+        """Close the connection. If a ``reason`` is given, count and log the client's misbehavior. Responses that were
+        already sent are still delivered, unless the client does not read."""
         if self._state is _LOST:
             return
         if reason:

@@ -181,8 +181,8 @@ class ConnectionQuotas:
         return 0.0 if self._rates_by_host is None else self._rates_by_host.open(host, now_s)
 
     def enter(self, listener: str, host: str) -> str:
-        """Count an accepted connection. The caller must later call ``leave``. Returns the reason if it is refused, else
-        ""."""
+        """Count an accepted connection. Returns an empty string, or the reason why the caller must close the
+        connection. In both cases, the caller must call ``leave`` when the connection has ended."""
         self.connections += 1
         self._by_host[host] += 1
         self._rates[listener].take()
@@ -228,7 +228,8 @@ class ConnectionQuotas:
             listener.evict(connection)
 
     def leave(self, host: str) -> None:
-        """Count the end of a connection."""
+        """Count the end of a connection from ``host`` that ``enter`` has counted. Calls back the listeners that wait
+        for this."""
         self.connections -= 1
         self._by_host[host] -= 1
         if not self._by_host[host]:

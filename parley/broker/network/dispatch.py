@@ -165,7 +165,8 @@ class Dispatcher:
         self.only = tuple(key.to_bytes(2, "big") for key in api_keys)
 
     def serve_all(self) -> None:
-        """Start serving all requests. The caller then calls ``Listener.proceed`` for the requests that wait."""
+        """Start serving all requests. The caller must then call ``Listener.proceed``, which begins the requests that
+        wait."""
         self.only = None
 
     def handle(
@@ -173,8 +174,10 @@ class Dispatcher:
     ) -> tuple[RequestContext, list[Part] | Awaitable[MaybeResponse]]:
         """Decode a request, call its handler, and encode the response if it is ready.
 
-        An empty list means that the client expects no response. Raises Disconnect if the protocol has no response for
-        the request.
+        Returns the context of the request, and the encoded response or an awaitable of the response (pass a coroutine
+        to ``work``). An empty list means that the client expects no response. Raises Disconnect if the connection must
+        be closed: the request cannot be decoded or is not allowed before the login, or its response cannot report the
+        error.
         """
         try:
             login = client.login
@@ -378,7 +381,7 @@ class Dispatcher:
         return response
 
     def metrics_of(self, context: RequestContext) -> RequestMetrics:
-        """Return the metrics that count the request."""
+        """Return the metrics of the request's API. Fetches of followers have separate metrics."""
         route = self.routes[context.api_key]
         return route.follower_metrics if context.is_from_follower else route.metrics
 

@@ -89,7 +89,7 @@ class Division:
     refuse: Callable[[Any, Any, KafkaError], Response] = _raised
 
     def parts(self, request: Any) -> list[Any]:
-        """Return the requests that together are equivalent to ``request``. Returns none if its lists are empty."""
+        """Return the requests that together are equivalent to ``request``, or an empty list if its lists are empty."""
         parts: list[_Part] = []
         for path, group in _groups(request, self.request):
             if not parts or parts[-1].elements + len(group) > self.size:

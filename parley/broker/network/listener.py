@@ -134,7 +134,8 @@ class Listener:
     ) -> None:
         """Accept connections on a bound socket, which the listener now owns.
 
-        ``open_shared`` returns a socket that is bound to the address shared with other brokers. Raises its OSError.
+        ``open_shared`` returns a socket that is bound to the address shared with other brokers. Raises OSError if
+        ``open_shared`` does.
         """
         self.port = sock.getsockname()[1]
         self.quotas.add(self)
@@ -400,7 +401,7 @@ class Listener:
         return connection.is_peer and not connection.is_slow_to_log_in and self._is_broker(connection.session)
 
     def evict(self, connection: Evictable) -> None:
-        """Close a connection because the process needs its file descriptor. Idempotent."""
+        """Close one of the ``evictable`` connections, because the process needs its file descriptor. Idempotent."""
         if not connection.is_closed:
             self.metrics.evicted += 1
             connection.abort()

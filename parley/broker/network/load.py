@@ -58,7 +58,7 @@ class Load:
 
     @property
     def is_crowded(self) -> bool:
-        """True if ``has_room`` may return False. This is cheaper to find out."""
+        """True if ``has_room`` may return False. Check this first, because it is cheaper than ``has_room``."""
         return self.requests_in_progress >= self._of_a_client_max
 
     def has_room(self, client: Hashable) -> bool:
@@ -66,7 +66,7 @@ class Load:
         return self.requests_in_progress < self._requests_max and self._of_clients[client] < self._of_a_client_max
 
     def begin(self, client: Hashable) -> None:
-        """Count the start of a request."""
+        """Count the start of a request. The caller must call ``end`` when the request has ended."""
         self.requests_in_progress += 1
         self._of_clients[client] += 1
 
@@ -79,9 +79,10 @@ class Load:
         self._ease()
 
     def reserve(self, size: int, receiver: Receiver) -> bool:
-        """Reserve memory for a large request. Returns False if the request must wait.
+        """Reserve ``size`` bytes of memory for a large request. Returns False if the request must wait.
 
-        Until ``received`` is called, the receiver may be closed to free the memory.
+        The caller must call ``received`` and ``release`` for memory that it has reserved. Until ``received`` is called,
+        the receiver may be closed to free the memory.
         """
         held = self.request_bytes_held
         if held and (self.lacks_memory or 0 <= self._bytes_max < held + size):

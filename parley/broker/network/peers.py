@@ -135,7 +135,8 @@ class Peers:
         )
 
     async def hold(self, endpoint: Endpoint) -> None:
-        """Keep a connection to a broker open. Returns when the connection has ended, or if it cannot be opened."""
+        """Keep a connection to a broker open. Returns when the connection has ended or cannot be opened; it does not
+        raise KafkaError."""
         client = self.client_at(endpoint, "watch")
         try:
             await client.hold()
@@ -153,7 +154,8 @@ class Peers:
         purpose: str = "",
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request to a broker and return its response. Raises the errors of ``client`` and ``Client.send``."""
+        """Send a request to a broker and return its response, whose error codes are not checked. Raises the errors of
+        ``client`` and ``Client.send``."""
         return await self.client(broker_id, purpose).send(request, version=version, timeout=timeout_s)
 
     async def ask_controller(
@@ -217,8 +219,8 @@ class Peers:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
 
     def lost_at(self, broker_id: int) -> float | None:
-        """Return when a connection to a broker was lost, in loop time. Returns None if no connection was lost, or all
-        are restored."""
+        """Return the time, in seconds of the event loop's clock, at which the latest connection to a broker was lost.
+        Returns None if no connection was lost, or all are restored."""
         lost = (client.lost_at for (known, _), (_, client) in self._clients.items() if known == broker_id)
         return max((at for at in lost if at is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""What the handler of a request is given, and what it returns or raises.
+"""The interface of request handlers: the context that they receive, and what they return or raise.
 
 A handler must not rely on a connection: another broker may have forwarded the request.
 """
@@ -93,10 +93,11 @@ class RequestContext:
         self.is_from_follower = False
         """True for a follower's fetch. The handler sets it."""
         self.charge: Any = None
-        """The usage that the client's quotas have counted for the request before its response is ready."""
+        """The ``Charge`` of the client's quotas for what they counted before the response was ready; None if they
+        counted nothing."""
 
     def spent(self, seconds: float) -> None:
-        """Add to the time during which the handler has occupied the event loop or a thread."""
+        """Add ``seconds`` to ``busy_s``, the time during which the handler has occupied the event loop or a thread."""
         self.busy_s += seconds
 
     @property
@@ -136,7 +137,7 @@ connection to be closed.
 
 
 class Disconnect(Exception):
-    """The connection must be closed, usually without a response. The message is logged as the reason."""
+    """Raised to close the connection, usually without a response. The message is logged as the reason."""
 
     def __init__(self, reason: str, response: Response | None = None) -> None:
         """``response`` is sent before the connection is closed."""
@@ -145,8 +146,9 @@ class Disconnect(Exception):
 
 
 class LoginFailed(Disconnect):
-    """The connection must be closed because the client could not log in."""
+    """Raised to close the connection because the client could not log in. The failed login has already been counted and
+    logged."""
 
 
 class SessionExpired(Disconnect):
-    """The connection must be closed because the client has not renewed its login in time (KIP-368)."""
+    """Raised to close the connection because the client has not renewed its login in time (KIP-368)."""

@@ -33,7 +33,7 @@ class RequestTurns:
         """True if only an urgent request may begin before the event loop has read from the sockets."""
 
     def used(self, seconds: float) -> None:
-        """Add to the time spent on requests."""
+        """Count ``seconds`` that requests have occupied the event loop."""
         self._used_s += seconds
         if self._used_s >= ONLY_URGENT_S:
             self.only_urgent = True

@@ -26,7 +26,11 @@ from parley.broker.runtime.purgatory import Delayed
 
 
 class PendingResponse:
-    """A response that is not ready yet, or waits for an earlier response. ``parts`` is None until it is encoded."""
+    """A response that is not ready yet, or waits for an earlier response. ``parts`` is None until it is encoded.
+
+    ``since`` is the monotonic time at which its current wait began, in seconds. If ``pipelined``, a produce request may
+    begin behind it.
+    """
 
     __slots__ = ("context", "future", "parts", "pipelined", "since")
 
@@ -128,7 +132,7 @@ class ResponseQueue:
         return self.sender.memory_bytes
 
     def acknowledged_bytes(self) -> int:
-        """Return the number of bytes that the client has acknowledged."""
+        """Return the number of sent bytes that the client has acknowledged (by TCP)."""
         return self.sender.sent_bytes - self._transport.get_write_buffer_size() - self._in_kernel_bytes()
 
     def _in_kernel_bytes(self) -> int:

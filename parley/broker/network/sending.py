@@ -72,7 +72,7 @@ class FileSlice:
         return True
 
     def load(self) -> None:
-        """Read the bytes into the page cache. Blocks on the disk."""
+        """Read the bytes into the page cache. Blocks on the disk. Raises OSError if they cannot be read."""
         buffer = bytearray(min(PIECE_BYTES, self.size))
         for offset in range(0, self.size, len(buffer)):
             os.preadv(self.fd, (buffer,), self.position + offset)
@@ -87,7 +87,8 @@ Part = Buffer | FileSlice
 
 @mypyc_attr(native_class=False)
 class SliceLost(OSError):
-    """The file ends before the slice does. The response cannot be completed, and the connection must be closed."""
+    """Raised if the file ends before the slice does. The response cannot be completed, so the connection must be
+    closed."""
 
 
 def _memory_bytes(parts: Iterable[Part]) -> int:
@@ -138,7 +139,7 @@ def make_sender(
     on_drained: Callable[[], None],
     on_broken: Callable[[OSError], None],
 ) -> Sender:
-    """Return the sender for a transport.
+    """Return the sender for a transport. Raises OSError if the socket of the transport is already closed.
 
     ``on_drained`` is called when a blocked sender has sent everything. ``on_broken`` is called if sending fails outside
     of ``send``.
@@ -179,8 +180,7 @@ class SocketSender(Sender):
         on_drained: Callable[[], None],
         on_broken: Callable[[OSError], None],
     ) -> None:
-        """``sock`` is a second socket object for the transport's descriptor. Raises OSError if the descriptor is
-        closed."""
+        """``sock`` is a second socket object for the transport's descriptor."""
         super().__init__()
         transport.set_write_buffer_limits(high=0)
         self._transport = transport

@@ -27,7 +27,8 @@ class ClientQuotaCallback(ABC):
     """Determines the quotas of clients. ``limit`` is called for every request, so it must not block."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Read the callback's own configuration from the broker's properties."""
+        """Read the callback's own configuration from the broker's properties. An exception prevents the start of the
+        broker."""
         return
 
     @abstractmethod
@@ -39,11 +40,12 @@ class ClientQuotaCallback(ABC):
         """
 
     def quotas_changed(self, stored: StoredQuotas) -> None:
-        """Called with the stored quotas when they have changed (Kafka's ``updateQuota`` and ``removeQuota``)."""
+        """React to a change of the stored quotas. ``stored`` contains all of them. (Kafka has ``updateQuota`` and
+        ``removeQuota``.)"""
         return
 
     def cluster_changed(self, image: MetadataImage) -> None:
-        """Called with every new image of the metadata (Kafka's ``updateClusterMetadata``)."""
+        """React to a new image of the metadata (Kafka's ``updateClusterMetadata``)."""
         return
 
     def close(self) -> None:

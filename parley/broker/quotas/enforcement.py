@@ -133,7 +133,8 @@ class QuotaEnforcement:
     # --- The quotas ---
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply the quotas of a new metadata image."""
+        """Apply the quotas of a new metadata image, and pass the image to the callback, if there is one. An error of
+        the callback is logged."""
         has_changed = image.client_quotas is not self._stored
         if has_changed:
             self._stored = image.client_quotas
@@ -189,8 +190,9 @@ class QuotaEnforcement:
         return _with_throttle(response, worst.throttle_s)
 
     def received(self, context: RequestContext, now_s: float) -> float:
-        """Count a request whose client may send the next request before this response is ready. Returns the throttle
-        time in seconds."""
+        """Count a request whose response is not ready yet, although its client may already send the next request.
+        Returns the number of seconds for which to throttle the client. Only the bytes of produce requests are counted
+        here; ``charge`` counts the rest."""
         if context.api_key != _PRODUCE or self._is_exempt(context):
             return 0.0
         throttle_s, blamed = self._count_produced(context, now_s)[:2]
@@ -239,7 +241,8 @@ class QuotaEnforcement:
         return int(min(_ANY_BYTES, max(1, left, limit.rate * self._windows.seconds / 4)))
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
-        """Count the records that a fetch would return, unless they exceed a quota: then the fetch must wait.
+        """Count ``size`` bytes of records that a fetch would return, unless they exceed a quota: then the fetch must
+        wait.
 
         ``has_more`` means that ``size`` excludes records that must still be read from the disk. These wait only if the
         client already exceeds its quota; otherwise ``record_fetch`` counts them later.
@@ -278,8 +281,8 @@ class QuotaEnforcement:
         return Charge(min(usage.measure.wait_s(limit.rate, now_s), self._windows.seconds), usage)
 
     def record_fetch(self, context: RequestContext, size: int) -> None:
-        """Count records that a fetch returns whether or not they exceed the quota. If they do, the client is throttled
-        afterwards."""
+        """Count ``size`` bytes of records that a fetch returns whether or not they exceed the quota. If they do, the
+        client is throttled afterwards."""
         if size and not self._is_exempt(context):
             now_s = self._monotonic()
             context.charge = self._count(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, context, size, now_s)
@@ -297,8 +300,8 @@ class QuotaEnforcement:
     def mutations(self, context: RequestContext, strict_since: int) -> MutationQuota:
         """Return the quota for the topic changes of one request (KIP-599).
 
-        Clients of versions before ``strict_since`` do not know THROTTLING_QUOTA_EXCEEDED. Their changes are made, and
-        they are throttled afterwards.
+        A request in a version before ``strict_since`` comes from a client that does not know THROTTLING_QUOTA_EXCEEDED.
+        Its changes are made, and the client is throttled afterwards.
         """
         limit = None
         if self.is_active and not self._is_exempt(context):

@@ -22,7 +22,8 @@ class MutationQuota:
         is_strict: bool,
         monotonic: Callable[[], float],
     ) -> None:
-        """If ``usage`` is None, there is no quota."""
+        """``limit`` is in partitions per second. If ``usage`` is None, there is no quota. If ``is_strict``, changes
+        beyond the quota are rejected; otherwise the client is throttled after them."""
         self._usage = usage
         self._limit = limit
         self._is_strict = is_strict

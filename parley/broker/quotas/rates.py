@@ -74,7 +74,8 @@ class SampledRate:
         return self._total / elapsed_s
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return the seconds without use until the rate falls to ``limit``; 0 if it does not exceed the limit."""
+        """Return how many seconds must pass without use until the rate has fallen to ``limit``; 0 if the rate does not
+        exceed it."""
         elapsed_s = self._elapsed_s(now_s)
         if self._total <= limit * elapsed_s:
             return 0.0
@@ -123,7 +124,7 @@ class TokenBucket:
         self._at_s = 0.0
 
     def record(self, amount: float, limit: float, now_s: float) -> None:
-        """Take ``amount`` tokens."""
+        """Take ``amount`` tokens. ``limit`` is the number of tokens that arrive per second."""
         self._tokens = self.tokens(limit, now_s) - amount
 
     def tokens(self, limit: float, now_s: float) -> float:

@@ -1,6 +1,6 @@
 """Validation of quota entities and quotas: Kafka's rules, and Parley's own bounds.
 
-All errors are INVALID_REQUEST, most of them in Kafka's words.
+All errors are INVALID_REQUEST, most of them with Kafka's text.
 """
 
 from __future__ import annotations

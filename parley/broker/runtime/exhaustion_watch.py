@@ -132,7 +132,8 @@ class Judgment:
         self._short_since = 0.0
 
     def judge(self, now_s: float, *, is_whole: bool, has_lost_work: bool) -> Supply:
-        """Return the new state. ``has_lost_work`` is True if the resource ran out in the middle of some work."""
+        """Return the state that follows from a check at ``now_s`` (monotonic seconds). ``is_whole`` is True if the
+        reserve is full, ``has_lost_work`` if the resource ran out in the middle of some work."""
         before = self.state
         if has_lost_work:
             self._on(SupplyEvent.WORK_LOST)
@@ -164,7 +165,7 @@ class Connections(Protocol):
         """Close connections if there are more than ``descriptors_max``."""
 
     def close_least_active(self, count: int = 1) -> None:
-        """Close the connections of clients that have been idle longest."""
+        """Close ``count`` connections, those of the clients that have been idle longest."""
 
 
 class Memory(Protocol):
@@ -191,7 +192,7 @@ class ExhaustionWatch:
         reserves: Sequence[Reserve] = RESERVES,
     ) -> None:
         """``partitions`` returns how many partitions this broker hosts. ``end`` is called once, and must stop the
-        broker."""
+        broker. ``patience_s`` is how long, in seconds, a resource may be short before that."""
         self._health = health
         self._connections = connections
         self._load = load
@@ -312,7 +313,8 @@ class LastResort:
         tick_s: float = 1.0,
     ) -> None:
         """``beats`` returns a number that grows while the broker watches its reserves, and None before the watch
-        begins. ``end`` is called in the thread, at most once."""
+        begins. ``end`` is called in the thread, at most once, if the number has not grown for ``patience_s`` seconds
+        although a reserve has been released."""
         self._beats = beats
         self._end = end
         self._ticks_max = max(1, round(patience_s / tick_s))

@@ -29,7 +29,7 @@ class Place:
 
 
 class Places:
-    """``number`` places, of which a client has at most ``of_a_client``."""
+    """``number`` places, of which each client has at most ``of_a_client``."""
 
     def __init__(self, number: int, of_a_client: int) -> None:
         self._number = number
@@ -43,14 +43,14 @@ class Places:
         return not self._in_progress and not self._waiting
 
     def take_at_once(self, client: Hashable) -> Place | None:
-        """Return a place for a client, or None if it must wait."""
+        """Return a place for a client, or None if the client must wait. The caller must end the place."""
         if not self._is_allowed(client):
             return None
         self._in_progress[client] += 1
         return Place(self, client)
 
     async def take(self, client: Hashable) -> Place:
-        """Return a place for a client when it gets one."""
+        """Wait until the client gets a place, and return the place. The caller must end it."""
         if (place := self.take_at_once(client)) is not None:
             return place
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class Places:
         return Place(self, client)
 
     def ended(self, client: Hashable) -> None:
-        """Give the place of a client's work to the next work."""
+        """Free one place of a client, and give it to waiting work. Called by ``Place.end``."""
         self._in_progress[client] -= 1
         if not self._in_progress[client]:
             del self._in_progress[client]

@@ -113,7 +113,8 @@ class Purgatory:
                 del self._subscribers[key]
 
     def notify(self, key: Hashable, amount: int = 0) -> None:
-        """Notify the subscribers of ``key``, then its watchers in order of arrival."""
+        """Notify the subscribers of ``key``, then its watchers in order of arrival. ``amount`` is passed on to them. If
+        a watcher raises, its response fails, and the error is logged instead of raised."""
         subscribers = self._subscribers.get(key)
         if subscribers is not None:
             for subscriber in tuple(subscribers):
@@ -132,7 +133,7 @@ class Purgatory:
                 break
 
     def expire_all(self) -> None:
-        """Let every delayed response expire now, because the broker is stopping."""
+        """Call ``expired`` of every delayed response now, because the broker is stopping."""
         for delayed in dict.fromkeys(delayed for watchers in self._watchers.values() for delayed in watchers):
             delayed.expired()
 

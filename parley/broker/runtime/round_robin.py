@@ -20,7 +20,7 @@ class RoundRobin(Generic[T]):
         return self._size
 
     def add(self, client: Hashable, element: T) -> None:
-        """Add an element of a client."""
+        """Add an element to those of a client."""
         elements = self._by_client.get(client)
         if elements is None:
             elements = self._by_client[client] = deque()
@@ -32,8 +32,8 @@ class RoundRobin(Generic[T]):
         return self._take(next(iter(self._by_client)))
 
     def pop_allowed(self, is_allowed: Callable[[Hashable], bool]) -> tuple[Hashable, T] | None:
-        """Remove the next element of a client that is allowed. Returns the client and the element; None if there is
-        none."""
+        """Remove the next element that belongs to a client for which ``is_allowed`` returns True. Returns the client
+        and the element; None if there is no such element."""
         client = next(filter(is_allowed, self._by_client), None)
         return None if client is None else (client, self._take(client))
 

@@ -66,8 +66,8 @@ class TaskSet:
 
 
 async def race(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all coroutines concurrently until the first one ends, then cancel the others. Raises the error of the first
-    one.
+    """Run all coroutines concurrently until the first one ends, then cancel the others and wait for them. Raises the
+    error of the first one.
 
     Use it for coroutines that cannot continue without each other.
     """
