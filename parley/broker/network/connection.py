@@ -639,8 +639,8 @@ class Connection(asyncio.BufferedProtocol):
         self.close("" if isinstance(disconnect, LoginFailed | SessionExpired) else str(disconnect))
 
     def close(self, reason: str = "") -> None:
-        """Close the connection. If a ``reason`` is given, count and log the client's misbehavior. Responses that were
-        already sent are still delivered, unless the client does not read."""
+        """Close the connection. If a ``reason`` is given, count and log that the broker closed it for this reason.
+        Bytes that were already sent are still delivered, unless the client does not read."""
         if self._state is _LOST:
             return
         if reason:

@@ -21,8 +21,8 @@ from parley.broker.security.session import ClientSession
 _log = logging.getLogger(__name__)
 
 LINES_PER_S = 100
-"""The sustained rate of log lines: enough to reveal an attack, and little work for a disk. Unused lines accumulate for
-up to ``BURST_S``."""
+"""The sustained rate of log lines, per second: enough to reveal an attack, and little work for a disk. Unused lines
+accumulate for up to ``BURST_S`` seconds."""
 BURST_S = 10
 LINES_OF_CLIENT_PER_S = 10
 CLIENTS_MAX = 1000
@@ -72,7 +72,8 @@ class AuditLog:
         name: str,
         decision: AuthorizationDecision,
     ) -> None:
-        """Record a decision about an operation that a client attempted."""
+        """Count a decision about an operation that a client attempted, and log it if the log level and the limits on
+        lines allow that. ``api`` is the name of the request's API."""
         if decision.is_allowed:
             self.allowed += 1
             level, event = logging.DEBUG, "allowed"

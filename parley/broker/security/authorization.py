@@ -80,11 +80,13 @@ class Authorization:
         return lambda name: authorize(session, operation, type, name).is_allowed
 
     def may_on_cluster(self, request: Asking, operation: Operation, *, is_probe: bool = False) -> bool:
-        """Return True if the client may perform the operation on the cluster."""
+        """Return True if the client may perform the operation on the cluster. Audits and raises LookupError like
+        ``may``."""
         return self.may(request, operation, ResourceType.CLUSTER, CLUSTER_NAME, is_probe=is_probe)
 
     def may_on_any(self, request: Asking, operation: Operation, type: ResourceType) -> bool:
-        """Return True if the client may perform the operation on at least one resource of the type (KIP-679)."""
+        """Return True if the client may perform the operation on at least one resource of the type (KIP-679). The check
+        is audited. Raises LookupError like ``may``."""
         if self.authorizer is None:
             return True
         if (request.api_key, type, operation) not in DECLARED:
@@ -115,7 +117,8 @@ class Authorization:
         *,
         is_probe: bool = False,
     ) -> set[str]:
-        """Return the subset of ``names`` on which the client may perform the operation."""
+        """Return the subset of ``names`` on which the client may perform the operation. Audits each name unless
+        ``is_probe``. Raises LookupError like ``may``."""
         if self.authorizer is None:
             return set(names)
         if is_probe:
@@ -123,7 +126,8 @@ class Authorization:
         return {name for name in set(names) if self.may(request, operation, type, name)}
 
     def operations(self, request: Asking, type: ResourceType, name: str) -> int:
-        """Return the operations that the client may perform on a resource, as a bit field (KIP-430)."""
+        """Return the operations that the client may perform on a resource, as a bit field (KIP-430). This is not
+        audited."""
         if self.authorizer is None:
             return _ALL_OPERATIONS[type]
         authorize, session = self.authorizer.authorize, request.session

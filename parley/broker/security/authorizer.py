@@ -70,7 +70,7 @@ class Authorizer(ABC):
     def authorize(
         self, client: ClientSession, operation: Operation, type: ResourceType, name: str
     ) -> AuthorizationDecision:
-        """Decide whether the client may perform the operation on a resource."""
+        """Decide whether the client may perform the operation on the resource ``name`` of this type."""
 
     @abstractmethod
     def authorize_any(self, client: ClientSession, operation: Operation, type: ResourceType) -> AuthorizationDecision:
@@ -106,7 +106,8 @@ class AclAuthorizer(Authorizer):
         self.cached_decisions = 0
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Update the ACLs after a metadata change (a subscriber of the metadata)."""
+        """Apply the changes of ACLs in ``delta``. Subscribe this to the metadata. Until the first call, only super
+        users are allowed anything."""
         changed = False
         for change in delta.changes:
             if isinstance(change, AclBucketReplaced):
@@ -187,7 +188,8 @@ class AclAuthorizer(Authorizer):
 
 
 def load_authorizer_of(config: BrokerConfig) -> Authorizer | None:
-    """Return the authorizer that a configuration names, or None if it names none. Raises ConfigError."""
+    """Return the authorizer that a configuration names, or None if it names none. Raises the errors of
+    ``load_authorizer``, and ValueError if ``super.users`` is malformed."""
     return load_authorizer(
         config.authorizer_class_name or "",
         super_users=parse_super_users(config.super_users or ""),
@@ -202,7 +204,7 @@ def load_authorizer(
     """Return the authorizer that ``authorizer.class.name`` names, or None if it is empty: then all operations are
     allowed.
 
-    Raises ConfigError if the class cannot be loaded.
+    Raises ConfigError if the class cannot be loaded, and the errors of its ``configure``.
     """
     name = name.strip()
     if not name:

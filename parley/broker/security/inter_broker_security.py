@@ -43,7 +43,8 @@ class InterBrokerSecurity:
     """Holds the current ``ClientSecurity``, which follows changes to the configuration and to key store files."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
-        """Blocks on the disk. Raises ConfigError if the configuration cannot secure a connection."""
+        """Read the settings from the configuration that ``config`` returns, which blocks on the disk. Raises
+        ConfigError if they cannot secure a connection."""
         self._config = config
         self._lock = Lock()
         self._read_from: tuple[Mapping[str, str], tuple[object, ...]] | None = None

@@ -54,8 +54,8 @@ class ListenerSecurity:
         credentials: CredentialSource,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Blocks while it reads files. Raises ConfigError if the configuration does not allow the listener to be
-        opened."""
+        """Read the settings from the configuration and its files, which blocks. Raises ConfigError if the listener
+        cannot be opened with them."""
         self.address = address
         self._credentials = credentials
         self._wall_ms = wall_ms
@@ -111,7 +111,8 @@ class ListenerSecurity:
         return SecuritySettings(tls, rules, builder, tls_from, rules_from)
 
     def replace(self, settings: SecuritySettings) -> None:
-        """Use these settings for new connections."""
+        """Use these settings, which ``read`` returned, for new connections, and release the resources of the previous
+        ones."""
         old, self._settings = self._settings, settings
         if settings.tls is not None and settings.tls is not old.tls:
             self._warn_if_expired(settings.tls)
@@ -195,7 +196,7 @@ def _per_mechanism(listener: str, mechanism: str, own: BrokerConfig, key: str) -
 
 
 def max_reauth_ms(listener: str, mechanism: str, own: BrokerConfig) -> int:
-    """Return how long a session of this mechanism lasts; 0 for sessions without an end.
+    """Return how long a session of this mechanism lasts, in milliseconds; 0 for sessions without an end.
 
     ``own`` are the listener's own settings.
     """

@@ -30,7 +30,8 @@ class ClientSession:
 
     @property
     def user_or_host(self) -> Hashable:
-        """Whose share of the broker's time the client uses: its user's, or its host's if the user is unknown."""
+        """The key under which the client's share of the broker's time and memory is counted: its principal, or its host
+        if it is anonymous."""
         principal = self.principal
         return self.host if principal is ANONYMOUS or principal == ANONYMOUS else principal  # each request asks
 

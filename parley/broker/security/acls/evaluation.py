@@ -191,7 +191,8 @@ class AclIndex:
         self._count -= 1
 
     def decide(self, principal: str, host: str, operation: Operation, type: ResourceType, name: str) -> Verdict:
-        """Decide on one operation. ``principal`` is in Kafka's notation, ``host`` in canonical form."""
+        """Decide whether the ACLs allow an operation on the resource ``name``. ``principal`` is in Kafka's notation,
+        ``host`` in canonical form."""
         verdict = _NO_ACLS
         allowed: _Rule | None = None
         for principals in self._types[type].matching(name):

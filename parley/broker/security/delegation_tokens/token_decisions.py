@@ -31,7 +31,8 @@ class TokenLimits:
 
 
 def check_may_ask(client: ClientSession, *, has_key: bool) -> None:
-    """Raise KafkaError if the client may not use the token APIs.
+    """Raise KafkaError (DELEGATION_TOKEN_REQUEST_NOT_ALLOWED) if the client may not use the token APIs, or
+    (DELEGATION_TOKEN_AUTH_DISABLED) if the broker has no key for tokens.
 
     A client must be authenticated, but not with a token: a token must not be exchangeable for a longer-lived one.
     """
@@ -52,8 +53,8 @@ def new_token(
 ) -> DelegationToken:
     """Return a new token. ``lifetime_ms`` is the lifetime that the client requests; 0 or less means the maximum.
 
-    Raises KafkaError: INVALID_PRINCIPAL_TYPE for a renewer that is not a user, or INVALID_REQUEST for too many renewers
-    and for names that are empty or too long.
+    Raises KafkaError: INVALID_PRINCIPAL_TYPE for a renewer that is not a user or an owner whose kind is too long, or
+    INVALID_REQUEST for too many renewers and for names that are empty or too long.
     """
     if len(owner.kind) > NAME_MAX or any(renewer.kind != USER for renewer in renewers):
         raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
@@ -68,9 +69,11 @@ def new_token(
 def renewed(
     token: DelegationToken | None, principal: Principal, period_ms: int, now_ms: int, limits: TokenLimits
 ) -> DelegationToken:
-    """Return the token with its new expiry time, which is the latest possible time if ``period_ms`` is 0 or less.
+    """Return the token with its new expiry time, ``period_ms`` from now, or the latest possible time if ``period_ms``
+    is 0 or less.
 
-    Raises KafkaError if the token does not exist or has expired, or if the principal may not change it.
+    Raises KafkaError: DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, or DELEGATION_TOKEN_OWNER_MISMATCH if the
+    principal may not change the token.
     """
     token = _unexpired(token, now_ms)
     _check_may_change(token, principal)
@@ -83,8 +86,9 @@ def expiring(
 ) -> tuple[DelegationToken | None, int]:
     """Return the token with its new expiry time, and that time.
 
-    If ``period_ms`` is negative, the returned token is None: the caller must remove it. Raises KafkaError if the token
-    does not exist or has expired, or if the principal may not change it.
+    If ``period_ms`` is negative, the returned token is None: the caller must remove it, even if it has expired. Raises
+    KafkaError: DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_OWNER_MISMATCH if the principal may not change the token,
+    or DELEGATION_TOKEN_EXPIRED.
     """
     if token is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)

@@ -25,7 +25,7 @@ _REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<group>[0-9])|(?P<other>\
 
 
 class NoShortName(Exception):
-    """No rule maps the Kerberos principal to a user name, so the client cannot log in."""
+    """Raised if the Kerberos principal cannot be mapped to a user name, so the client cannot log in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ShortNames:
     """The rules by which one listener maps Kerberos principals to user names."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
-        """Raises ValueError if a rule is malformed."""
+        """Parse the rules. ``default_realm`` is the realm for ``DEFAULT``. Raises ValueError if a rule is malformed."""
         self._rules = tuple(map(_parsed, rules))
         self._default_realm = default_realm
 

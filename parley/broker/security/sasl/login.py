@@ -165,9 +165,11 @@ class Login:
         self._step(LoginEvent.VERSIONS)
 
     def handshake(self, mechanism: str, version: int, now: float) -> bool:
-        """Process a SaslHandshake. Returns False if the client must not re-authenticate now.
+        """Process a SaslHandshake request in this API version. Returns False if the client must not re-authenticate
+        now. ``now`` is in monotonic seconds.
 
-        Raises UnsupportedMechanism if the listener does not offer the mechanism.
+        Raises UnsupportedMechanism if the listener does not offer the mechanism, and IllegalRequest if a login is in
+        progress or has failed.
         """
         if self.state is _COMPLETE and not self._may_reauthenticate(now):
             return False
@@ -192,7 +194,10 @@ class Login:
         return self.session.expires_at is not None and (last is None or now - last >= REAUTHENTICATION_MIN_S)
 
     def evaluate(self, token: bytes) -> Reply | Awaitable[Reply]:
-        """Pass a token to the mechanism, and return its reply. The caller must pass the reply to ``replied``."""
+        """Pass a token to the mechanism, and return its reply. The caller must pass the reply to ``replied``.
+
+        Raises IllegalRequest if no login is in progress, and LoginRefused, as may the awaitable.
+        """
         if self.state not in (_TOKENS, _RAW) or self._exchange is None:
             raise IllegalRequest("SaslAuthenticate without SaslHandshake")
         if self._refused_mechanism:
@@ -205,7 +210,11 @@ class Login:
 
     def replied(self, reply: Reply, *, now: float, wall_ms: int) -> int:
         """Process the mechanism's reply. Returns the lifetime of the session in milliseconds, or 0 if the session does
-        not expire or the login is not complete."""
+        not expire or the login is not complete.
+
+        ``now`` is in monotonic seconds, ``wall_ms`` in milliseconds since 1970. Raises LoginRefused if a
+        re-authentication has changed the principal, and the errors of ``on_complete``.
+        """
         identity = reply.identity
         if identity is None:
             self._step(LoginEvent.CONTINUE)

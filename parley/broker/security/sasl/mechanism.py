@@ -36,10 +36,10 @@ class Reply:
 
 
 class LoginRefused(Exception):
-    """The login failed.
+    """Raised to reject a login.
 
-    The text is for the broker's log and must not contain secrets. ``client_message`` is for the client. If it is
-    empty, the client receives a message without a reason, as for every wrong password.
+    The text is for the broker's log and must not contain secrets. ``client_message`` is for the client. If it is empty,
+    the client receives a message without a reason, as for every wrong password.
     """
 
     def __init__(self, reason: str, *, client_message: str = "") -> None:

@@ -105,7 +105,8 @@ def _expanded(digest: str, secret: bytes, label: bytes, size: int) -> bytes:
 def kernel_suites() -> frozenset[str]:
     """Return the cipher suites with which the kernel encrypts; none if it lacks the module ``tls``.
 
-    Tries each on a connection of its own. Blocks for less than a millisecond.
+    Tries each on a connection of its own. Blocks for less than a millisecond. Raises OSError if it cannot connect to
+    itself, for example because file descriptors have run out.
     """
     if sys.platform != "linux":
         return frozenset()
@@ -148,16 +149,17 @@ class KeyLog:
         self._secrets: dict[bytes, bytes] = {}
 
     def take(self, client_random: bytes) -> bytes | None:
-        """Return the traffic secret with which the server sends, if the handshake has logged one since the last call.
+        """Return the traffic secret with which the server sends, if the handshake has logged one since the last call;
+        otherwise None.
 
-        To be called after each step of a handshake: nothing else empties the pipe.
+        Call this after each step of a handshake: nothing else empties the pipe.
         """
         with self._lock:
             self._read()
             return self._secrets.pop(client_random, None)
 
     def leave(self, connection: ssl.SSLObject) -> None:
-        """Log no more secrets of a connection whose handshake is complete.
+        """Stop logging the secrets of a connection whose handshake is complete.
 
         OpenSSL finds the log in the connection's context. A connection has taken everything else from its context by
         then.
@@ -184,7 +186,7 @@ class KeyLog:
 
 
 class KernelSending:
-    """One connection's way from OpenSSL to the kernel.
+    """The handover of a connection's encryption from OpenSSL to the kernel.
 
     ``note_secret`` is called after each step of the handshake, and ``begin`` when it is complete and the socket has
     accepted all that OpenSSL has sent.

@@ -21,7 +21,7 @@ _REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<group>\d)|\$\{(?P<name>[
 
 
 class NoRuleMatches(Exception):
-    """No rule matches a distinguished name, so the client has no principal."""
+    """Raised if no rule matches a distinguished name, so the client has no principal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ class PrincipalMapping:
     """The rules by which one listener maps the names in certificates to principals."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError if a rule is malformed."""
+        """Parse the rules in ``text``. Raises ValueError if one is malformed."""
         self._rules = tuple(_parsed(text.strip()))
 
     def name_of(self, distinguished_name: str) -> str:
-        """Return the name of the principal. Raises NoRuleMatches."""
+        """Return the name of the principal for the distinguished name in a certificate. Raises NoRuleMatches if no rule
+        matches."""
         for rule in self._rules:
             name = rule.apply(distinguished_name)
             if name is not None:

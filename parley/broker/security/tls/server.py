@@ -58,14 +58,15 @@ class ServerTls:
     def principal_of(self, certificate: bytes | None) -> Principal:
         """Return the principal of a client's DER certificate, or ANONYMOUS if there is no certificate.
 
-        Raises NoRuleMatches, or ValueError if the certificate cannot be read.
+        Raises NoRuleMatches if no mapping rule matches the name in the certificate, or ValueError if the certificate
+        cannot be read.
         """
         if not certificate:
             return ANONYMOUS
         return user(self.mapping.name_of(subject_of(certificate)))
 
     def certificate(self) -> OwnCertificate:
-        """Read the broker's certificate. Raises ValueError if it cannot be read."""
+        """Return the names in the broker's own certificate. Raises ValueError if it cannot be read."""
         from cryptography.hazmat.primitives.serialization import Encoding
         from cryptography.x509 import load_pem_x509_certificates
 

@@ -50,14 +50,15 @@ class IssuerKeys(Protocol):
     def renew(self, key_id: str | None) -> Awaitable[None] | None:
         """Start to read or fetch the keys again if they may have changed.
 
-        Returns what a login must await before ``find``, which does not raise, or None if it need not wait.
+        Returns an awaitable, which a login must await before it calls ``find``, or None if the login need not wait. The
+        awaitable does not raise.
         """
 
     def find(self, key_id: str | None) -> Sequence[Jwk]:
         """Return the keys with this id, or all keys if the token does not name a key."""
 
     def close(self) -> None:
-        """Stop fetching keys without logins."""
+        """Stop the periodic fetches of the keys. A login can still cause a fetch."""
 
 
 def _parsed(text: bytes) -> list[Jwk]:
@@ -77,7 +78,7 @@ class KeyFile:
     """An issuer's keys, which are read from a file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or ValueError if the file cannot be used."""
+        """Read the keys. Raises OSError or ValueError if the file cannot be used."""
         self._path = path
         self._keys: Sequence[Jwk] = ()
         self._seen: tuple[int, int] | None = None
@@ -195,7 +196,8 @@ def _facts(url: str, error: Exception) -> dict[str, str]:
 
 
 def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
-    """Return the keys that the configuration names. Raises ConfigError if their address is invalid."""
+    """Return the keys that ``sasl.oauthbearer.jwks.endpoint.url`` names. Blocks if they are in a file. Raises
+    ConfigError if the address, the file or the TLS settings for the address cannot be used."""
     config = setup.config
     url = (config.sasl_oauthbearer_jwks_endpoint_url or "").strip()
     parts = urlsplit(url)

@@ -113,7 +113,7 @@ def _challenge(refused: TokenRefused) -> bytes:
 
 def make(setup: MechanismSetup) -> Mechanism:
     """Return the OAUTHBEARER mechanism for a listener. Raises ConfigError if the configuration does not specify how to
-    verify tokens."""
+    verify tokens, or if what it specifies cannot be used."""
     handler = setup.callback_handler.rpartition(".")[2]
     if handler and handler not in (_SECURED, _UNSECURED):
         return BearerMechanism(load_callback_handler(setup, "verify"))

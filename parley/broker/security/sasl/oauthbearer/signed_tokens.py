@@ -47,7 +47,7 @@ class SignedVerifier:
         self._expected = expected
 
     def close(self) -> None:
-        """Stop fetching the issuer's keys without logins."""
+        """Stop the periodic fetches of the issuer's keys."""
         self._keys.close()
 
     def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
@@ -125,7 +125,7 @@ def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
 
 
 def signed_verifier(setup: MechanismSetup) -> SignedVerifier:
-    """Return the verifier for a listener. Raises ConfigError if the issuer's address is invalid."""
+    """Return the verifier for a listener. Raises the ConfigError of ``issuer_keys``."""
     config = setup.config
     expected = Expected(
         audiences=config.sasl_oauthbearer_expected_audience,

@@ -9,7 +9,7 @@ from parley.light_dataclasses import dataclass
 
 
 class TokenRefused(Exception):
-    """A token was rejected. The text gives the reason for the broker's log, and must not contain the token.
+    """Raised to reject a token. The text gives the reason for the broker's log, and must not contain the token.
 
     ``status`` and ``scope`` are sent to the client.
     """
@@ -32,4 +32,4 @@ class TokenVerifier(Protocol):
     """Verifies tokens: the interface of ``sasl.server.callback.handler.class`` for OAUTHBEARER."""
 
     def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
-        """Return the user of the token, or an awaitable of it. Raises TokenRefused."""
+        """Return the verified token, or an awaitable of it. Raises TokenRefused, as may the awaitable."""

@@ -25,7 +25,7 @@ class UnsecuredVerifier:
     """Checks the claims of a token, but not its origin (a ``TokenVerifier``)."""
 
     def __init__(self, options: Mapping[str, str], wall_ms: Callable[[], int]) -> None:
-        """Raises ConfigError if an option is invalid."""
+        """Read the ``options`` of the JAAS entry. Raises ConfigError if an option is invalid."""
         self._wall_ms = wall_ms
         self._name_claim = options.get(f"{_PREFIX}PrincipalClaimName", "sub")
         self._scope_claim = options.get(f"{_PREFIX}ScopeClaimName", "scope")
