@@ -68,7 +68,7 @@ class DamagedPartition:
         self.partition = partition
         self.state = HealState.FOUND
         self.found_s = monotonic()
-        """When the damage was found."""
+        """When the damage was found, in monotonic seconds."""
         self.healed_ranges = 0
         """The number of damaged ranges that have been replaced since ``found_s``."""
         self.failures = 0
@@ -78,24 +78,24 @@ class DamagedPartition:
         self.interruptions = GrowingInterval(monotonic)
         """Times the log lines about damage that this broker cannot replace now."""
         self.handed_over_s = float("-inf")
-        """When this broker last asked the controller to elect another leader."""
+        """When this broker last asked the controller to elect another leader, in monotonic seconds."""
         self.wakeup = asyncio.Event()
         """Set when the other replicas should be asked again immediately."""
 
     def step(self, event: HealEvent) -> None:
-        """Move to the state that follows ``event``."""
+        """Move to the state that follows ``event``. Raises IllegalStep if the table does not contain the transition."""
         self.state = step(f"healing {self.partition!r}", _STEPS, self.state, event)
 
     def must_hand_over(self, live: Set[int], now_s: float) -> bool:
-        """Return True if this broker leads, and another member of the ISR should lead while this broker heals the
-        log."""
+        """Return True if this broker leads, another live member of the ISR can lead while this broker heals the log,
+        and the last attempt to hand over is at least ``HAND_OVER_PAUSE_S`` ago."""
         partition = self.partition
         others = live & set(partition.state.isr) - {partition.broker_id}
         return partition.is_leader and bool(others) and now_s - self.handed_over_s >= HAND_OVER_PAUSE_S
 
     @property
     def retry_s(self) -> float:
-        """The time to wait before asking the other replicas again."""
+        """The time to wait before asking the other replicas again, in seconds."""
         return min(RETRY_MAX_S, RETRY_FIRST_S * (1 << min(self.failures, 16)))
 
     async def until_retry(self) -> None:

@@ -32,7 +32,8 @@ class FetchFailures:
         self._scheduled: set[_Kind] = set()
 
     def note(self, partition: Partition, reason: str, *, is_expected: bool) -> None:
-        """Record a failed fetch. An expected failure is logged at debug level."""
+        """Record a failed fetch, and its reason for the log. An expected failure is logged at debug level, any other at
+        warning level."""
         loop = asyncio.get_running_loop()
         kind = (reason, logging.DEBUG if is_expected else logging.WARNING)
         self._gathered.setdefault(kind, {})[partition] = None

@@ -54,7 +54,8 @@ _log = logging.getLogger(__name__)
 APPENDED_IN_A_ROW_BYTES = 1 << 20
 """The bytes appended before the event loop does other work: about a millisecond of work."""
 STORED_EPOCH_BYTES = 100_000
-"""The bytes that could have been appended while an epoch is stored, which writes a small file."""
+"""The number of bytes that count as appended when an epoch is stored: appending them takes as long as writing the small
+file."""
 LOOK_AT_ALL_S = 1.0
 """The interval at which a fetcher checks all its partitions for logs that must be fetched again."""
 RETRY_FIRST_S = 0.02
@@ -152,7 +153,8 @@ class Fetcher:
         self._session.forget(key)
 
     def wake(self) -> None:
-        """Try immediately, because the leader has another address or has registered again."""
+        """Send the next request immediately if the fetcher is pausing. Call this when the leader has another address,
+        or the leader or this broker has registered again."""
         self._wakeup.set()
 
     # --- The loop ---
@@ -239,7 +241,7 @@ class Fetcher:
             pass
 
     def _back_off_s(self, failures: int) -> float:
-        """Return the pause after this many consecutive failures.
+        """Return the pause, in seconds, after this many consecutive failures.
 
         It is short at first, because a leader may be about to learn that it leads. It grows to
         ``replica.fetch.backoff.ms``, with jitter.
@@ -269,8 +271,8 @@ class Fetcher:
         return followed.state is _FETCHING and followed.first_request <= self._sent and followed.is_current
 
     def _take(self, followed: FollowedPartition, data: FetchResponse.PartitionData) -> int:
-        """Process the response for one partition. Returns the number of bytes appended, or a number that corresponds to
-        the work."""
+        """Process the response for one partition. Returns the number of bytes appended, plus ``STORED_EPOCH_BYTES`` if
+        an epoch was stored."""
         try:
             match step_for(followed.partition.log, data):
                 case Append():

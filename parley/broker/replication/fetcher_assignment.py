@@ -108,7 +108,8 @@ class ReplicaFetchers:
             self._leave((topic_id, index))
 
     def assign(self, partition: Partition) -> None:
-        """Assign a partition to the fetcher to which it belongs now, or to none if this broker does not follow it."""
+        """Assign a partition to the fetcher to which it belongs now. If this broker does not or cannot follow it now
+        (for example, its log is not open), stop fetching it."""
         key = (partition.topic_id, partition.index)
         fetcher, epoch = self._assigned.get(key, (None, -1))
         leader = partition.state.leader
@@ -152,7 +153,7 @@ class ReplicaFetchers:
         self._assigned.clear()
 
     def metrics(self) -> Iterable[Labeled]:
-        """Return the metrics of every fetcher, by leader and number."""
+        """Yield the metrics of every fetcher, labeled with its leader and number."""
         for (leader, number), fetcher in self._fetchers.items():
             yield (str(leader), str(number)), fetcher.metrics()
 

@@ -92,7 +92,8 @@ class FollowedPartition:
         self.timer: asyncio.TimerHandle | None = None
 
     def step(self, event: FollowEvent) -> None:
-        """Move to the state that follows ``event``, and cancel the timer of the previous state."""
+        """Move to the state that follows ``event``, and cancel the timer of the previous state. Raises IllegalStep if
+        the table does not contain the transition."""
         try:
             self.state = _STEPS[self.state, event]
         except KeyError:

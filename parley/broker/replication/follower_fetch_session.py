@@ -75,8 +75,8 @@ class FollowerFetchSession:
         return key in self._wanted
 
     def ask(self, key: Key, position: Position) -> None:
-        """Fetch this partition from ``position``. If only the high watermark has changed, nothing is sent, because the
-        change came from the leader."""
+        """Fetch this partition from ``position`` from the next request on. If only the high watermark has changed,
+        nothing is sent, because the change came from the leader."""
         known = self._wanted.get(key)
         self._wanted[key] = position
         if known is None or known[:_HIGH_WATERMARK_AT] != position[:_HIGH_WATERMARK_AT]:
@@ -122,7 +122,8 @@ class FollowerFetchSession:
         return request
 
     def take_response(self, response: FetchResponse) -> None:
-        """Process a response, which may have ended the session."""
+        """Process the response to the last request. An error in it, or a leader without room for a session, starts a
+        new session with the next request."""
         if response.error_code:
             if response.error_code in SESSION_ENDED:
                 self._id = 0

@@ -106,17 +106,19 @@ class FollowerProgress:
         return clock is self._clock
 
     def was_in_sync(self, now_s: float) -> None:
-        """Record that the follower is in the ISR at the start of a leader epoch."""
+        """Record that the follower is in the ISR at the start of a leader epoch, and therefore counts as caught up at
+        ``now_s``."""
         self._caught_up_s = now_s
 
     @property
     def last_fetched_s(self) -> float:
-        """The time of the follower's last fetch."""
+        """The time of the follower's last fetch, in monotonic seconds; minus infinity if it has not fetched."""
         return self._clock.last_s
 
     @property
     def last_caught_up_s(self) -> float:
-        """The last time at which the follower had the leader's whole log."""
+        """The last time at which the follower had the leader's whole log, in monotonic seconds; minus infinity if that
+        is not known."""
         if self.counted_end >= self._leader_end >= 0:  # then it was caught up at every fetch of its session since
             return max(self._caught_up_s, self._clock.last_s)
         return self._caught_up_s

@@ -62,12 +62,14 @@ class Followers:
         return bool(self._proposed_isr)
 
     def propose_isr(self, isr: tuple[int, ...]) -> None:
-        """Record that this ISR has been proposed to the controller."""
+        """Record that this ISR has been proposed to the controller. The high watermark now also waits for its
+        members."""
         self._proposed_isr = isr
         self._choose_awaited()
 
     def withdraw_isr(self) -> None:
-        """Record that the controller has refused the proposed ISR."""
+        """Record that the controller has rejected the proposed ISR. ``Partition.withdraw_isr`` calls this, and then
+        advances the high watermark."""
         self._proposed_isr = ()
         self._choose_awaited()
 

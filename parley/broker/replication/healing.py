@@ -53,7 +53,7 @@ PURPOSE = "healing"
 
 
 class HealingInterrupted(Exception):
-    """The damaged records cannot be replaced now, because of this broker's disk or log."""
+    """Raised if the damaged records cannot be replaced now, because of this broker's disk or log."""
 
 
 class _Refused(NamedTuple):
@@ -152,7 +152,7 @@ class Healing:
             self._tasks.start(self._heal(damaged), name=f"healing of {partition!r}")
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Ask the replicas again if a broker that may have the records has registered."""
+        """Ask the replicas again if a broker has registered, because it may have the damaged records."""
         if self._damaged and any(isinstance(change, BrokerRegistered) for change in delta.changes):
             for damaged in self._damaged.values():
                 damaged.wakeup.set()
@@ -242,7 +242,9 @@ class Healing:
         metadata shows that.
 
         The request is needed even if the replica is in none of them, because its leader may be about to add it to the
-        ISR. Also returns if the leader has changed: the fetcher checks that. Raises ``KafkaError``.
+        ISR. Also returns if the leader has changed: the fetcher checks that. Raises ``KafkaError``: NOT_ENOUGH_REPLICAS
+        if the ISR would be too small without the replica, REQUEST_TIMED_OUT if the metadata has not changed after
+        ``HAND_OVER_S``, or an error of the controller.
         """
         known = partition.state
 

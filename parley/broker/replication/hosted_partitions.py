@@ -314,7 +314,8 @@ class HostedPartitions:
         return configs[topic]
 
     def lose_logs(self, logs: Iterable[Log]) -> None:
-        """Remove the logs of partitions whose log directory has failed."""
+        """Make the partitions of these logs unusable, because their log directory has failed. The files are not
+        touched."""
         for log in logs:
             partition = self.by_topic.get(log.topic, {}).get(log.partition)
             if partition is not None and partition.topic_id == log.topic_id:
@@ -332,7 +333,7 @@ class HostedPartitions:
     async def truncate(self, partition: Partition, truncate: Callable[[Log], None]) -> None:
         """Run ``truncate`` in a thread, to remove the end of a follower's log, and write the recovery point.
 
-        The partition's role may have changed when this returns. Raises KafkaError: KAFKA_STORAGE_ERROR,
+        When this returns, the partition's role may have changed. Raises KafkaError: KAFKA_STORAGE_ERROR or
         CORRUPT_MESSAGE.
         """
         log = partition.log
@@ -354,7 +355,8 @@ class HostedPartitions:
             await asyncio.wait((self._truncations[partition],))
 
     async def flush(self, partition: Partition) -> None:
-        """Flush a log in a thread. Raises KafkaError KAFKA_STORAGE_ERROR."""
+        """Flush a partition's log in a thread. Raises KafkaError (KAFKA_STORAGE_ERROR) if that fails, and the errors of
+        ``Partition.log``."""
         log = partition.log
         await self._logs.run(self._logs.directory_of(log), log.flush)
 
@@ -375,7 +377,8 @@ class HostedPartitions:
         return partition is not None and partition.is_leader and not partition.is_open and not partition.has_failed
 
     async def until_opened(self, within_s: float | None = None) -> None:
-        """Wait, at most ``within_s``, until the log of every known partition has been opened or has failed to open."""
+        """Wait until the log of every known partition has been opened or has failed to open, but at most ``within_s``
+        seconds; None means without a limit. Does not raise when the time is up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._opening:

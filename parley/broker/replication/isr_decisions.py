@@ -32,7 +32,8 @@ class LeaderSnapshot:
 
 
 def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> bool:
-    """Return True if a broker may be in the ISR: it is not fenced, and it fetches with its current epoch."""
+    """Return True if a broker may be in the ISR: it is registered and not fenced, and ``fetched_with_epoch``, the
+    broker epoch in its fetches, is its current epoch or missing (``NO_EPOCH``)."""
     return broker is not None and not broker.fenced and fetched_with_epoch in (NO_EPOCH, broker.epoch)
 
 
@@ -48,7 +49,7 @@ def may_join_isr(view: LeaderSnapshot, progress: FollowerProgress, now_s: float,
 
 
 def is_lagging(view: LeaderSnapshot, replica: int, now_s: float, lag_max_s: float) -> bool:
-    """Return True if a member must leave the ISR."""
+    """Return True if a member must leave the ISR because it is not caught up. The leader itself never lags."""
     progress = view.followers.get(replica)
     return replica != view.broker_id and (
         progress is None or not progress.is_caught_up(view.log_end_offset, now_s, lag_max_s)
@@ -72,7 +73,8 @@ def wanted_isr(
 
 
 def epochs_of(view: LeaderSnapshot, isr: Iterable[int], own_epoch: int) -> list[tuple[int, int]]:
-    """Return the members of an ISR together with the broker epochs with which they fetched."""
+    """Return the members of an ISR, each with the broker epoch in its fetches. This broker has ``own_epoch``; a member
+    that has not fetched has ``NO_EPOCH``."""
     return [
         (replica, own_epoch if replica == view.broker_id else _epoch(view.followers.get(replica))) for replica in isr
     ]

@@ -303,7 +303,7 @@ class IsrMaintenance:
         return "the ISR has changed"
 
     def _apply(self, partition: Partition, outcome: AlterPartitionResponse.PartitionData) -> None:
-        """Apply the new state. The metadata will deliver it again later."""
+        """Apply the new state that the response contains. The metadata will deliver the same state again later."""
         partition.change(
             replace(
                 partition.state,

@@ -82,7 +82,8 @@ class LogDirMoves:
         return directory
 
     def move(self, partition: Partition, directory: LogDirectory) -> None:
-        """Start moving a replica. This cancels a move of the replica to another directory.
+        """Start moving a replica in the background. This cancels a move of the replica to another directory. A failure
+        is only logged.
 
         Raises the errors of ``Partition.log``.
         """
@@ -149,7 +150,8 @@ class LogDirMoves:
             await self._wait_for_rate(log, copied)
 
     async def _wait_for_rate(self, log: Log, copied: int) -> None:
-        """Wait until the rate limit allows more bytes."""
+        """Wait until the rate limit allows more bytes. Raises KafkaError (KAFKA_STORAGE_ERROR) if the log no longer
+        exists."""
         if self._limit < MAX_LONG:
             self._rate.record(copied, self._monotonic())
         while self._limit < MAX_LONG and (wait_s := self._rate.wait_s(self._limit, self._monotonic())):

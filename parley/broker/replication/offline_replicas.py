@@ -28,7 +28,7 @@ RETRY_S = 0.1
 
 
 class OfflineReplicas:
-    """Finds and reports the failed replicas of this broker while ``run`` runs."""
+    """Finds the failed replicas of this broker and reports them to the controller, while ``run`` runs."""
 
     def __init__(
         self,

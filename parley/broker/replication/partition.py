@@ -3,8 +3,8 @@
 Rules of this module:
 
 * Only the leader appends for clients, with the leader epoch from the controller (KIP-320).
-* The high watermark is the offset up to which every member of the ISR has the log (``followers.py`` says for which
-  other followers it waits). It never decreases while this broker leads. It does not move while fewer than
+* The high watermark is the offset up to which every member of the ISR has the log (``followers.py`` lists the other
+  followers for which it waits). It never decreases while this broker leads. It does not move while fewer than
   ``min.insync.replicas`` are in sync (KIP-966).
 * While its log is being truncated, a replica keeps its role; a change is applied afterwards. A replica whose log
   contains a higher leader epoch than the controller's neither leads nor follows.
@@ -66,15 +66,15 @@ class IsrPolicy(Protocol):
     """Decides which followers join and leave the ISR of the partitions that this broker leads."""
 
     def leader_epoch_began(self, partition: Partition) -> None:
-        """Called when this broker leads the partition under a new leader epoch. It knows nothing about the followers
+        """React to a new leader epoch under which this broker leads the partition. Nothing is known about the followers
         yet."""
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
-        """Called when a follower outside the ISR has fetched: it may be in sync now."""
+        """React to a fetch of a follower outside the ISR: it may be in sync now. ``now_s`` is in monotonic seconds."""
 
     def outsider_changed(self, partition: Partition, replica: int) -> None:
-        """Called when the broker of a follower outside the ISR has registered, or has been fenced or unfenced: its
-        eligibility for the ISR may have changed."""
+        """React to a change in the broker of a follower outside the ISR. It has registered, or has been fenced or
+        unfenced, so its eligibility for the ISR may have changed."""
 
 
 class FixedIsr:
@@ -229,7 +229,8 @@ class Partition:
         return self._log is not None
 
     def opened(self, log: Log) -> None:
-        """Use the opened log from now on, and start leading if this broker is the leader."""
+        """Use the opened log from now on, and start leading if this broker is the leader. If the log ``is_outdated``,
+        the replica waits instead."""
         self._log = log
         log.tombstones_kept_from = self.followers.tombstones_kept_from
         if self._is_behind_log(self.state):
@@ -254,7 +255,8 @@ class Partition:
         return latest is not None and latest > state.leader_epoch
 
     def lose_log(self) -> None:
-        """Discard the log, because its directory has failed."""
+        """Stop using the log, because its directory has failed or it cannot be opened. Waiting requests get an
+        error."""
         self._log = None
         self._why_no_log = ErrorCode.KAFKA_STORAGE_ERROR
         self._notify_all()
@@ -284,20 +286,25 @@ class Partition:
         self.notify_low_watermark()
 
     def check_leader(self, known_epoch: int = NO_EPOCH) -> None:
-        """Raise KafkaError unless this broker leads, under ``known_epoch`` if the client specified an epoch
-        (KIP-320)."""
+        """Raise KafkaError unless this broker leads, under ``known_epoch`` if the client specified an epoch (KIP-320).
+
+        The error is that of ``check_epoch``, NOT_LEADER_OR_FOLLOWER, or KAFKA_STORAGE_ERROR if this broker's disk has
+        failed and no other broker leads.
+        """
         if known_epoch != NO_EPOCH:
             self.check_epoch(known_epoch)
         if not self.is_leader:
             raise KafkaError(self._why_not_leader)
 
     def check_replica(self, known_epoch: int = NO_EPOCH) -> None:
-        """Raise KafkaError if the client specified another epoch. Consumers may read from a leader or a follower."""
+        """Raise the KafkaError of ``check_epoch`` if the client specified another leader epoch than the current one.
+        Consumers may read from a leader or a follower."""
         if known_epoch != NO_EPOCH:
             self.check_epoch(known_epoch)
 
     def check_epoch(self, known_epoch: int) -> None:
-        """Raise FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one."""
+        """Raise KafkaError if a client's leader epoch is not the current one: FENCED_LEADER_EPOCH if it is older,
+        UNKNOWN_LEADER_EPOCH if it is newer."""
         if known_epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         if known_epoch > self.leader_epoch:
@@ -316,7 +323,8 @@ class Partition:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """True if at least ``min_in_sync`` replicas are in sync. This is faster than a comparison with the property."""
+        """True if at least ``min_in_sync`` replicas are in sync. This is faster than a comparison with ``min_in_sync``.
+        Raises the errors of ``log``."""
         return self._has_enough_replicas(self.log)
 
     def _has_enough_replicas(self, log: Log) -> bool:
@@ -375,7 +383,9 @@ class Partition:
         return log is not None and log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
     def append_outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of an append up to ``offset`` with ``acks=-1``; None while members of the ISR lack it."""
+        """Return the outcome of an append with ``acks=-1`` whose last offset is ``offset``: NONE if all in-sync
+        replicas have it, the error for the client, or None (no outcome yet) while the high watermark has not passed the
+        offset."""
         if not self.is_leader:
             return self._why_not_leader
         if self._log is None:
@@ -387,7 +397,8 @@ class Partition:
     # --- Followers ---
 
     def withdraw_isr(self) -> None:
-        """Record that the controller has refused the proposed ISR."""
+        """Record that the controller has rejected the proposed ISR, and advance the high watermark if the current ISR
+        allows it."""
         self.followers.withdraw_isr()
         if self.is_leader and self._log is not None:
             self._advance_high_watermark(self._log, 0)
@@ -410,7 +421,8 @@ class Partition:
         """Record that a follower fetches from ``fetch_offset``, at the time in ``clock``: the follower's log contains
         everything before that offset. ``counts`` is False if the log does not show ``required_epoch``.
 
-        Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica, and KAFKA_STORAGE_ERROR.
+        Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica, KAFKA_STORAGE_ERROR if an
+        epoch cannot be stored, and the errors of ``log``.
         """
         progress = self.followers.progress.get(replica)
         if progress is None:
@@ -431,7 +443,7 @@ class Partition:
     def delete_before(self, offset: int) -> None:
         """Delete the records below ``offset``, as the leader. Followers learn about the deletion with their next fetch.
 
-        Raises OFFSET_OUT_OF_RANGE.
+        Raises OFFSET_OUT_OF_RANGE if ``offset`` is above the high watermark, and the errors of ``log``.
         """
         self.log.advance_log_start(offset)
         self._purgatories.fetch.notify(self)
@@ -484,7 +496,8 @@ class Partition:
     def append_fetched(self, records: Buffer | None, *, high_watermark: int, log_start_offset: int) -> int:
         """Append fetched records at the end of the log, and adopt the leader's high watermark and log start offset.
 
-        Returns the number of bytes appended. Raises CORRUPT_MESSAGE and KAFKA_STORAGE_ERROR, as the log does.
+        Returns the number of bytes appended. Raises the errors of ``log`` and of ``Log.append_as_follower``:
+        CORRUPT_MESSAGE or KAFKA_STORAGE_ERROR.
         """
         log = self.log
         size = log.append_as_follower(records).size_bytes if records else 0
@@ -525,7 +538,7 @@ class Partition:
     # --- Reading ---
 
     def end_visible(self, isolation: Isolation) -> int:
-        """Return the first offset that a reader with this isolation must not see yet."""
+        """Return the first offset that a reader with this isolation must not see yet. Raises the errors of ``log``."""
         if isolation is Isolation.READ_UNCOMMITTED:
             return self.log.high_watermark
         return self.log.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.log.log_end_offset

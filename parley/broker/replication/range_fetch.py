@@ -1,18 +1,11 @@
 """Fetches a range of committed records from another replica, to replace damaged records.
 
-Rules of this module:
+Rules of this module (docs/storage.md, "Mending", has the reasons):
 
-* The other replica serves the range as it serves a consumer: it may be a leader or a follower, and sends nothing above
-  its high watermark. As in a response to a follower, it states the offset up to which compaction has removed
-  tombstones, if that offset is above the fetch offset. Both brokers must know the same leader epoch, so a replica that
-  has not heard of a new leader is refused.
-* Every batch is checked before it may be put in place: its checksum, that it continues the previous batch, and that its
-  leader epoch is the one in this replica's leader-epoch cache for its offset. So the records of a replica whose log has
-  diverged from this log are not used (docs/storage.md, "Mending", describes the case of an epoch that started in the
-  range).
-* A replica lacks the records (``LackedRecords``) only if it responds with OFFSET_OUT_OF_RANGE or CORRUPT_MESSAGE for an
-  offset in the range. An error that this broker finds, an unreachable replica, and a replica that has not committed the
-  records yet prove nothing: the replica may have the records.
+* The other replica, a leader or a follower, serves the range as it serves a consumer: only below its high watermark.
+  Both brokers must know the same leader epoch, so a replica that does not know of a new leader yet is refused.
+* Every batch is checked before it is put in place: its checksum, that it continues the previous batch, and that its
+  leader epoch is the one in this replica's leader-epoch cache for its offset. So no records of a diverged log are used.
 * The part of the range below the log start is not fetched, because the other replica may have removed it, too. Only the
   batch that contains the log start reaches below it.
 """
@@ -39,7 +32,12 @@ too."""
 
 
 class LackedRecords(KafkaError):
-    """The other replica responded that it lacks some of the records, or that its own copy is damaged."""
+    """Raised if the other replica lacks some of the records, or its own copy is damaged: it responded with
+    OFFSET_OUT_OF_RANGE or CORRUPT_MESSAGE for an offset in the range.
+
+    No other error proves that the replica lacks them: it may be unreachable or may not have committed them yet, or this
+    broker has found the error.
+    """
 
 
 class Ask(Protocol):
@@ -54,7 +52,8 @@ class FetchedBatches(NamedTuple):
     data: memoryview
     next_offset: int
     lacks_tombstones: bool = False
-    """True if compaction may have removed tombstones above the first offset."""
+    """True if compaction may have removed tombstones above the first offset. The other replica reports this as in a
+    response to a follower."""
 
 
 async def fetch_batches(

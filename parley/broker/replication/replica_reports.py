@@ -58,7 +58,7 @@ class ReplicaReports:
         self._was_registered = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Remove the marks of logs that are in sync again (as a subscriber of ``Metadata``)."""
+        """Remove the marks of logs whose replicas are in sync again. Subscribe this to the metadata."""
         if not self.is_registered(image):
             return
         unsettled: Iterable[Log] = self._logs.unsettled.logs
@@ -71,8 +71,8 @@ class ReplicaReports:
                 self._logs.unsettled.settle(log)
 
     def is_registered(self, image: MetadataImage) -> bool:
-        """Return True if the controller has seen this process's logs: it requests a report before it registers the
-        process."""
+        """Return True if the image contains the registration of this process, and it is not fenced. The controller has
+        then seen its logs, because it requests a report before it registers a process."""
         known = image.brokers.get(self._broker_id)
         return known is not None and known.incarnation_id == self._incarnation_id and not known.fenced
 
@@ -85,7 +85,8 @@ class ReplicaReports:
         return is_later and state.leader != NO_LEADER and self._broker_id in state.isr
 
     def page(self, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
-        """Report the requested logs, at most a page of them."""
+        """Return a report of the requested logs, or of all logs if the request names none. If it exceeds a page, the
+        response is ``truncated``, and the controller must request the rest."""
         response = GetReplicaLogInfoResponse(
             broker_epoch=self._registered_epoch(),
             truncated=False,

@@ -44,7 +44,7 @@ class ReplicaSelector(Protocol):
     def select(
         self, topic: str, partition: int, consumer: ConsumerView, replicas: Sequence[ReplicaView]
     ) -> ReplicaView | None:
-        """Return one of ``replicas``, which include the leader; None means the leader."""
+        """Return one of ``replicas``, which include the leader. None means the leader."""
 
 
 class RackAwareReplicaSelector:

@@ -58,7 +58,8 @@ class MeasuredRate:
 
 
 def throttled_partitions(text: str, broker_id: int) -> frozenset[int] | None:
-    """Return the partitions that a topic's list names for a broker; None for all of them."""
+    """Return the partitions that ``text``, a topic's list of throttled replicas (``partition:broker,...``), names for a
+    broker. None means all partitions (``*``)."""
     pairs = [pair.strip().partition(":") for pair in text.split(",") if pair.strip()]
     if any(partition == ALL for partition, _, _ in pairs):
         return None

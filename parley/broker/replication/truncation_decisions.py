@@ -111,9 +111,9 @@ def step_for(log: Log, data: FetchResponse.PartitionData) -> Step:
 def truncation_offset(own_epoch: int, own_end: int, leader_epoch: int, leader_end: int, log_end: int) -> int:
     """Return the offset up to which a follower's log may agree with its leader's.
 
-    The leader returns the last epoch that both logs may contain, and its end offset there. ``own_epoch`` is the largest
-    epoch in this log that is not above it, and ends at ``own_end``. If ``own_epoch`` is smaller, the next fetch asks
-    the leader about it.
+    ``leader_epoch`` is the last epoch that both logs may contain, according to the leader, and ``leader_end`` is where
+    it ends in the leader's log. ``own_epoch`` is the largest epoch in this log that is not above it, and ends at
+    ``own_end``. If ``own_epoch`` is smaller, the next fetch asks the leader about it.
     """
     if own_epoch == NO_EPOCH:
         return min(leader_end, log_end)
@@ -123,8 +123,8 @@ def truncation_offset(own_epoch: int, own_end: int, leader_epoch: int, leader_en
 
 
 def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Loss:
-    """Return the kind of loss that a truncation causes: whether it removes committed records, that is, records below
-    the high watermark known to this log.
+    """Return whether a truncation removes committed records, that is, records below the high watermark that this log
+    knows, and if so, whether that is explained.
 
     ``unclean_epoch`` is the last leader epoch of the partition that started with an unclean election or recovery. It
     explains the loss of records if the last record of this log is older than that epoch.

@@ -1,19 +1,12 @@
 """Truncation of followers' logs, which protects committed records.
 
-A follower truncates its log to the offset up to which it agrees with its leader's. A leader from the ISR or the ELR has
-every committed record, so the truncation ends at or above the follower's high watermark. If it would end below the high
-watermark, the leader lacks committed records. This is logged at ``error``, and:
+A follower truncates its log to the offset up to which it agrees with its leader's log. If that offset is below the
+follower's high watermark, the leader lacks committed records. This is logged at ``error``, and:
 
 * If an unclean election explains it, or the topic allows unclean elections, the log is truncated. A ``.cut`` file keeps
   the removed records (``parley.storage.cut_files``).
-* Otherwise the follower does not truncate its log. It stays outside the ISR until another replica leads, or the
-  operator allows the loss. See docs/storage.md, "Committed records that a truncation would remove".
-
-A follower that starts over loses nothing: its leader has the same records, compacted further. Only a follower outside
-the ISR and the ELR may start over. Before a damaged log is fetched again, the follower leaves both, while it has no
-pending fetch after which the leader could add it to the ISR again. It also leaves the last known ELR first, because it
-may have been the only other replica with all committed records. If its leader or its fetcher has changed meanwhile, it
-does not start over yet, because it may have fetched since.
+* Otherwise the follower keeps its log. It stays outside the ISR until another replica leads, or the operator allows the
+  loss (docs/storage.md, "Committed records that a truncation would remove").
 """
 
 from __future__ import annotations
@@ -49,7 +42,8 @@ REMEDY = (
 
 
 class TruncationRefused(Exception):
-    """The follower keeps its log, because the log contains records that may be needed. The message is the reason."""
+    """Raised if the follower keeps its log, because the log contains records that may be needed. The message is the
+    reason."""
 
 
 class Truncations:
@@ -73,7 +67,8 @@ class Truncations:
         """Truncate a follower's log. A ``StartOver`` is refused if ``is_current`` returns False after the replica has
         left the ISR: the step came from another leader or fetcher.
 
-        Raises TruncationRefused; KafkaError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        Raises TruncationRefused if the follower must keep its log, and KafkaError: KAFKA_STORAGE_ERROR or
+        CORRUPT_MESSAGE if the log cannot be truncated, or an error of ``leave_isr``.
         """
         log, state = partition.log, partition.state
         facts = {
@@ -101,6 +96,13 @@ class Truncations:
     async def _start_over(
         self, partition: Partition, step: StartOver, is_current: Callable[[], bool], facts: dict[str, object]
     ) -> None:
+        """Remove the log, to fetch it again. Nothing is lost: the leader has the same records, compacted further.
+
+        Only a follower outside the ISR and the ELR may do this. Before a damaged log is removed, the follower leaves
+        both, while it has no pending fetch after which the leader could add it to the ISR again. It first leaves the
+        last known ELR, too, because it may have been the only other replica with all committed records. If its leader
+        or its fetcher has changed meanwhile, it may have fetched since, and does not start over yet.
+        """
         before = partition.before_start_over
         if before is not None or partition.broker_id in partition.state.last_known_elr:
             await (self._leave_isr(partition) if before is None else before())

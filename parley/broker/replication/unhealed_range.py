@@ -1,7 +1,7 @@
 """A damaged range that no live replica could supply, and the replicas that lack it.
 
-``Healing`` asks the live replicas. If none of them has the records, these are not necessarily lost: an intact replica
-may be down. ``Partition.is_lost`` distinguishes the two cases, for the coordinators.
+``Healing`` asks the live replicas. Even if none of them has the records, they are not necessarily lost: an intact
+replica may be down. ``Partition.is_lost`` distinguishes the two cases, for the coordinators.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class AclAuthorizer(Authorizer):
 
 def load_authorizer_of(config: BrokerConfig) -> Authorizer | None:
     """Return the authorizer that a configuration names, or None if it names none. Raises the errors of
-    ``load_authorizer``, and ValueError if ``super.users`` is malformed."""
+    ``load_authorizer``."""
     return load_authorizer(
         config.authorizer_class_name or "",
         super_users=parse_super_users(config.super_users or ""),

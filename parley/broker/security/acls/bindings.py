@@ -102,8 +102,7 @@ class AclFilter:
 
 
 def check_binding(binding: AclBinding) -> None:
-    """Raise KafkaError (INVALID_REQUEST) if the ACL is invalid. The error has Kafka's text, where Kafka has the same
-    rule."""
+    """Raise KafkaError (INVALID_REQUEST) if the ACL is invalid."""
     pattern = binding.pattern
     if pattern.type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
