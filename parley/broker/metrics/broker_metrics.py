@@ -130,7 +130,7 @@ class Observed:
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
-    """Export the values of ``broker`` through ``metrics``."""
+    """Export the values of ``broker`` through ``metrics``, which reads them at each scrape."""
     metrics.watch(FetcherMetrics, broker.fetchers.metrics)
     metrics.watch(TruncationMetrics, lambda: [((), broker.fetchers.truncations.metrics)])
     metrics.watch(RequestMetrics, lambda: request_metrics(broker.requests.values()))
@@ -218,7 +218,7 @@ def quota_metrics(listeners: Iterable[Listener], quotas: QuotaEnforcement) -> Qu
 
 
 def authorization_metrics(authorization: Authorization) -> AuthorizationMetrics:
-    """Return the number of allowed and denied operations, and of ACLs."""
+    """Return the number of allowed and denied operations, and the number of ACLs."""
     audit, authorizer = authorization.audit, authorization.authorizer
     return AuthorizationMetrics(
         allowed=0 if audit is None else audit.allowed,
@@ -322,7 +322,7 @@ def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:
 
 
 def log_metrics(logs: LogManager) -> Iterable[Labeled]:
-    """Return the size and the offsets of every log."""
+    """Yield the size, the number of segments and the offsets of every log."""
     for log in logs.logs:
         numbers = LogMetrics(
             size_bytes=log.size_bytes,
@@ -346,7 +346,7 @@ def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[La
 
 
 def group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
-    """Return the number of groups in each state."""
+    """Yield the number of classic groups in each state."""
     for state, count in groups.counts_by_state().items():
         yield (state.value,), GroupMetrics(groups=count)
 

@@ -45,7 +45,8 @@ def _members(group: Group) -> Iterator[Labeled]:
 
 
 def group_lags(groups: Iterable[Group], end_of: Callable[[str, int], int | None], most: int) -> Iterator[Labeled]:
-    """Yield the committed offset and the lag of at most ``most`` partitions of groups."""
+    """Yield the committed offset and the lag of at most ``most`` partitions of groups. ``end_of`` returns the high
+    watermark of a partition, or None if this broker does not know it."""
     return islice((each for group in groups for each in _lags(group, end_of)), most)
 
 
@@ -62,7 +63,8 @@ def share_group_lags(
     end_of: Callable[[str, int], int | None],
     most: int,
 ) -> Iterator[Labeled]:
-    """Yield the start offset and the lag of at most ``most`` share partitions that this broker coordinates."""
+    """Yield the start offset and the lag of at most ``most`` share partitions that this broker coordinates. ``names``
+    are the names of topics by id; ``end_of`` is that of ``group_lags``."""
     states = (each for _, shard in runtime.states() for each in shard.states.items())
     return islice(_share_lags(states, names, end_of), most)
 

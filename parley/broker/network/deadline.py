@@ -33,5 +33,5 @@ class Deadline:
             self._passed()
 
     def cancel(self) -> None:
-        """Cancel the deadline."""
+        """Stop the deadline, so that ``passed`` is not called. Does nothing if it has been called already."""
         self._timer.cancel()

@@ -35,7 +35,10 @@ class LargeRequests:
         self._waiting_bytes: Counter[Hashable] = Counter()
 
     async def begin(self, session: ClientSession, size_bytes: int) -> Place:
-        """Wait for a place. Raises Disconnect if the waiting requests of the client already take too much memory."""
+        """Wait for a place for a request of ``size_bytes`` bytes, and return the place. The caller must end it.
+
+        Raises Disconnect if the waiting requests of the client already take too much memory.
+        """
         client = session.user_or_host
         place = self._places.take_at_once(client)
         return place if place is not None else await self._wait(client, size_bytes)

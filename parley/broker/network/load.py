@@ -71,7 +71,7 @@ class Load:
         self._of_clients[client] += 1
 
     def end(self, client: Hashable) -> None:
-        """Count the end of a request."""
+        """Count the end of a request, and call back the connections that wait for room."""
         self.requests_in_progress -= 1
         self._of_clients[client] -= 1
         if not self._of_clients[client]:

@@ -43,7 +43,8 @@ Local = Callable[[], Awaitable[Any] | None]
 
 
 def is_broker(client_id: str | None) -> bool:
-    """Return True if this is the client id of a broker of the cluster."""
+    """Return True if this client id has the form of the ids of brokers. That proves nothing, because any client can
+    choose such an id."""
     return client_id is not None and client_id.startswith(_CLIENT_ID)
 
 

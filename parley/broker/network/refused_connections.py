@@ -26,8 +26,8 @@ class RefusedConnections:
         return len(self._held)
 
     def hold(self, sock: socket.socket, seconds: float, connections_max: int) -> None:
-        """Close a socket after ``seconds``. ``connections_max`` is the number of connections that the file descriptors
-        allow."""
+        """Close a socket after ``seconds``. If too many sockets are held, close the oldest now. ``connections_max`` is
+        the number of connections that the file descriptors allow."""
         while len(self._held) >= max(1, min(HELD_MAX, connections_max // HELD_SHARE)):
             self._close(next(iter(self._held)))
         self._held[sock] = asyncio.get_running_loop().call_later(seconds, self._close, sock)

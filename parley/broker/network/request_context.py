@@ -117,7 +117,7 @@ class RequestContext:
 
     @property
     def listener(self) -> str:
-        """The listener that accepted the connection."""
+        """The name of the listener that accepted the connection."""
         return self.client.session.listener
 
 

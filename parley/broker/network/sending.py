@@ -117,7 +117,8 @@ class Sender:
         raise NotImplementedError
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Send ``parts`` after all earlier parts. Raises OSError if the connection is broken."""
+        """Send ``parts`` after all earlier parts, now or as the client reads. Raises OSError if the connection is
+        broken, for example SliceLost if a file was truncated."""
         raise NotImplementedError
 
     def pause(self) -> None:

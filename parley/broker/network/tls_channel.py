@@ -104,7 +104,8 @@ class ChannelOwner(Protocol):
         ...
 
     def agreed(self, channel: TlsChannel, principal: Principal) -> Connection:
-        """Return the connection of a client whose handshake has succeeded. Raises if the client is refused."""
+        """Return the connection of a client whose handshake has succeeded. Raises the errors of the operator's
+        principal builder, which reject the client."""
 
     def handshake_failed(self, channel: TlsChannel, reason: str) -> None:
         """Count and log a failed handshake."""

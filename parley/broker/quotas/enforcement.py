@@ -112,7 +112,8 @@ class QuotaEnforcement:
         monotonic: Callable[[], float],
         callback: ClientQuotaCallback | None = None,
     ) -> None:
-        """``callback``, if given, determines the quotas instead of the stored quotas."""
+        """``windows`` are the windows for bytes and request time, ``controller_windows`` those for topic changes.
+        ``callback``, if given, determines the quotas instead of the stored quotas."""
         self.is_active = callback is not None
         """False if no client has a quota."""
         self.exempt_seconds = 0.0
@@ -316,7 +317,8 @@ class QuotaEnforcement:
     # --- Metrics ---
 
     def metrics(self) -> Iterator[tuple[tuple[str, str, str], ClientQuotaMetrics]]:
-        """Yield the metrics of the most recently used entries, by quota, user and client id."""
+        """Yield the metrics of the ``EXPORTED_MAX`` most recently used entries of each quota, labeled with the quota,
+        the user and the client id."""
         now_s = self._monotonic()
         for name, rates in (("produce", self._produced), ("fetch", self._fetched), ("request", self._request_time)):
             rates.forget_unused(now_s)

@@ -47,7 +47,7 @@ class QuotaEntity:
     ip: str | None = None
 
     def parts(self) -> dict[str, str]:
-        """Return the names of the parts by type."""
+        """Return the names of the parts that the entity has, by type."""
         found = {USER: self.user, CLIENT_ID: self.client_id, IP: self.ip}
         return {kind: name for kind, name in found.items() if name is not None}
 

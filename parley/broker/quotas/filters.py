@@ -45,7 +45,8 @@ class QuotaFilter:
         return {entity: quotas for entity, quotas in self.candidates(stored).items() if self.matches(entity)}
 
     def candidates(self, stored: StoredQuotas) -> StoredQuotas:
-        """Return a superset of the selected entities: the named entity if the filter names one exactly, else all."""
+        """Return a superset of the selected entities, with their quotas: the named entity if the filter names one
+        exactly, otherwise all entities."""
         if not self.strict or None in self.names.values():
             return stored
         named = QuotaEntity(self.names.get(USER), self.names.get(CLIENT_ID), self.names.get(IP))

@@ -27,7 +27,7 @@ class Windows:
 
     @property
     def total_s(self) -> float:
-        """The length of all windows together."""
+        """The length of all windows together, in seconds."""
         return self.count * self.seconds
 
 
@@ -143,5 +143,5 @@ class TokenBucket:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a throttle time in milliseconds, as responses contain it."""
+    """Convert a throttle time from seconds to milliseconds, as responses contain it, but at most ``THROTTLE_MAX_S``."""
     return round(min(seconds, THROTTLE_MAX_S) * 1000)

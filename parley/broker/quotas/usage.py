@@ -59,7 +59,8 @@ class UsageTable(Generic[M]):
         return len(self._entries)
 
     def of(self, limit: Limit, now_s: float) -> Usage[M]:
-        """Return the entry of the clients that share the limit, and record that it is used now."""
+        """Return the entry of the clients that share the limit, and record that it is used now. Creates the entry if
+        there is none, which may remove the least recently used entry."""
         user, client_id = limit.shared_by
         key = limit.shared_by
         if len(user) > NAME_MAX or len(client_id) > NAME_MAX:

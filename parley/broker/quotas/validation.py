@@ -78,7 +78,7 @@ def _address(name: str) -> str:
 
 
 def check_quota(entity: QuotaEntity, key: str, value: float) -> None:
-    """Raise KafkaError (INVALID_REQUEST) if an entity cannot have this quota."""
+    """Raise KafkaError (INVALID_REQUEST) if an entity cannot have a quota with this key, or with this value."""
     keys = CLIENT_KEYS if entity.ip is None else ADDRESS_KEYS
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key[:NAME_MAX]}. {entity} may have: {', '.join(keys)}.")

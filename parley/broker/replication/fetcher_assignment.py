@@ -81,7 +81,8 @@ class ReplicaFetchers:
         self._closed = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply a change to the metadata."""
+        """Assign the partitions that have changed in the metadata to fetchers, and let fetchers retry immediately if
+        their leader or this broker has registered."""
         for change in delta.changes:
             match change:
                 case PartitionChanged(topic, index):
@@ -139,7 +140,7 @@ class ReplicaFetchers:
             self._fetchers.pop(at).stop()
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Apply a change to ``num.replica.fetchers``."""
+        """Apply a change to ``num.replica.fetchers``: stop all fetchers, and assign all partitions again."""
         if (per_leader := fetchers_per_leader(config)) != self._per_leader:
             self._per_leader = per_leader
             self._stop_all()

@@ -27,7 +27,7 @@ class Followers:
     __slots__ = ("_awaited", "_isr", "_proposed_isr", "progress")
 
     def __init__(self, replicas: Iterable[int], isr: tuple[int, ...]) -> None:
-        """``replicas`` are the broker ids of the followers."""
+        """``replicas`` are the broker ids of the followers. ``isr`` is the current ISR, including the leader."""
         self.progress: Mapping[int, FollowerProgress] = {replica: FollowerProgress() for replica in replicas}
         """The progress of each follower, by broker id."""
         self._isr = isr

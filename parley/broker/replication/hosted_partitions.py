@@ -144,7 +144,8 @@ class HostedPartitions:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply a change to the metadata (as a subscriber of ``Metadata``)."""
+        """Start and stop hosting partitions, and update their states and configurations, as the metadata has changed.
+        Subscribe this to the metadata."""
         is_new = self._image is not None  # partitions of the first image may already have logs on disk
         creates_topics = any(isinstance(change, TopicCreated) for change in delta.changes)
         known_deleted = frozenset(self.image.deleted_topics if creates_topics else ())

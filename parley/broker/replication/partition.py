@@ -518,14 +518,15 @@ class Partition:
         return self._is_truncating
 
     def replace_log(self, log: Log) -> None:
-        """Use a copy of the log in another directory from now on."""
+        """Use ``log``, a complete copy of the log in another directory, from now on. Raises the errors of the property
+        ``log``."""
         log.config = self.log.config
         log.on_damage = self.log.on_damage
         log.tombstones_kept_from = self.followers.tombstones_kept_from
         self._log = log
 
     def begin_truncation(self) -> None:
-        """Freeze the role until ``end_truncation``, because a thread is about to truncate the log."""
+        """Defer all changes of the role until ``end_truncation``, because a thread is about to truncate the log."""
         self._is_truncating = True
 
     def end_truncation(self) -> None:

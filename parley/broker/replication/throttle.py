@@ -31,7 +31,7 @@ class MeasuredRate:
         self._total = 0
 
     def record(self, size: int, now_s: float) -> None:
-        """Count bytes that were sent or fetched at this time."""
+        """Count ``size`` bytes that were sent or fetched at ``now_s``."""
         self._forget(now_s)
         if self._samples and now_s - self._samples[-1][0] < self._window_s:
             began_s, before = self._samples.pop()
@@ -100,7 +100,7 @@ class ReplicationThrottle:
         return known[1] is None or partition in known[1]
 
     def record_if_covered(self, image: MetadataImage, topic: str, partition: int, size: int) -> None:
-        """Count the bytes of a replica if it is throttled."""
+        """Count ``size`` bytes of a replica if the topic lists it as throttled."""
         if self.covers(image, topic, partition):
             self._rate.record(size, self._monotonic())
 

@@ -215,7 +215,8 @@ class ExhaustionWatch:
             await asyncio.sleep(CHECK_S)
 
     def check(self) -> None:
-        """Adapt to the limits, refill the reserves, and act if a reserve cannot be refilled."""
+        """Adapt to the limits, and refill the reserves. If a reserve cannot be refilled, report the problem and make
+        room; if it has been short for too long, end the broker."""
         self.beats += 1
         self._adapt()
         for reserve, judged in self._judged.items():

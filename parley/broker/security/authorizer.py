@@ -63,7 +63,8 @@ class Authorizer(ABC):
     """True if the cluster's ACLs decide. The broker then serves the APIs that list, add and remove ACLs."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Read the keys that belong to the authorizer from the broker's properties."""
+        """Read the keys that belong to the authorizer from the broker's properties. An exception prevents the start of
+        the broker."""
         return
 
     @abstractmethod

@@ -37,7 +37,7 @@ def parse_super_users(text: str) -> tuple[Principal, ...]:
 
 
 def user(name: str) -> Principal:
-    """Return the principal of a user."""
+    """Return the principal of the kind ``User`` with this name."""
     return Principal(USER, name)
 
 

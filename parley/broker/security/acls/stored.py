@@ -30,7 +30,7 @@ def bucket_of(pattern: ResourcePattern, principal: str) -> int:
 
 
 def every_acl(buckets: AclBuckets) -> Iterable[AclBinding]:
-    """Return all ACLs in the buckets."""
+    """Yield all ACLs in the buckets."""
     for bucket in buckets.values():
         yield from bucket
 

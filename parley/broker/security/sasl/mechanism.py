@@ -65,7 +65,7 @@ class Mechanism(Protocol):
     """A SASL mechanism on one listener."""
 
     def begin(self) -> Exchange:
-        """Start a new login."""
+        """Start a new login, and return the object that processes its tokens."""
 
     def close(self) -> None:
         """Release the mechanism's resources. Logins that have already started may continue."""

@@ -26,7 +26,8 @@ _HANDLER_KEY = "sasl.server.callback.handler.class"
 
 
 def maker(name: str) -> MakeMechanism:
-    """Return the function that creates a mechanism. Raises ConfigError if the mechanism does not exist."""
+    """Return the function that creates a mechanism. Raises ConfigError if there is no mechanism with this name, or if
+    it cannot be imported."""
     target = BUILT_IN.get(name) or _third_party().get(name)
     if target is None:
         known = sorted({*BUILT_IN, *_third_party()})

@@ -116,7 +116,11 @@ class FetchedKeys:
         backoff_max_s: float,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``fetch`` blocks for a limited time, and raises OSError or HTTPException if the keys cannot be fetched."""
+        """``fetch`` blocks for a limited time, and raises OSError or HTTPException if the keys cannot be fetched.
+
+        Keys are fetched again after ``refresh_s`` seconds. After a failed fetch, the next one waits ``backoff_s``
+        seconds, and twice as long after each further failure, up to ``backoff_max_s``.
+        """
         self._url = url
         self._fetch = fetch
         self._refresh_s = refresh_s

@@ -35,7 +35,7 @@ class BearerMechanism:
     """The OAUTHBEARER mechanism with a token verifier."""
 
     def __init__(self, verifier: TokenVerifier, close: Callable[[], None] = lambda: None) -> None:
-        """``close`` releases what the verifier needs."""
+        """``close`` is called when the mechanism is closed, to release the resources of the verifier."""
         self._verifier = verifier
         self._close = close
 
