@@ -24,7 +24,8 @@ from parley.protocol.uuids import UUID
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The values of ``GroupLagMetrics``. The lag is None if this broker does not know it."""
+    """The values of ``GroupLagMetrics`` and ``ShareLagMetrics`` for one partition. The lag is None if this broker does
+    not know it. ``offset`` is the committed offset, or the start offset of a share partition."""
 
     lag: int | None
     offset: int

@@ -30,7 +30,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The header of a request, and the address of its client."""
+    """The header of a request, and the address of its client. A missing field of the header is an empty string."""
 
     method: str
     path: str

@@ -95,7 +95,11 @@ UNLIMITED: Final = _Unlimited()
 
 
 class Route:
-    """One API that this broker serves: its handler, its message classes and its metrics."""
+    """One API that this broker serves: its handler, its message classes and its metrics.
+
+    ``on_loop_max`` is the maximum number of array elements of a request that is decoded on the event loop.
+    ``only_reads`` is True if a request need not be handled once its client has disconnected.
+    """
 
     __slots__ = (
         "api_key",

@@ -47,7 +47,8 @@ class ConnectedClient:
 
 
 class RequestContext:
-    """The context of a request for its handler, apart from the body. ``received_at`` is in monotonic seconds."""
+    """The facts about a request that its handler gets in addition to the body. ``received_at`` is in monotonic seconds,
+    ``size_bytes`` is the size of the request."""
 
     __slots__ = (
         "api_key",

@@ -20,8 +20,8 @@ from the sockets again: an urgent request may have arrived. Reading takes about 
 
 
 class RequestTurns:
-    """The connections whose next request waits for its turn. Clients take turns, whatever their number of
-    connections."""
+    """The connections whose next request waits for its turn. Clients take turns, regardless of how many connections
+    each of them has."""
 
     def __init__(self) -> None:
         self._used_s = 0.0

@@ -24,7 +24,11 @@ be as large as the previous one."""
 
 @dataclass(eq=False, slots=True)
 class UnfinishedResponse:
-    """A response of several parts that is being built. A later request has a higher ``number``."""
+    """A response of several parts that is being built. A later request has a higher ``number``.
+
+    ``made_bytes`` is the size of the finished parts, ``reserved_bytes`` what is reserved for the part that is being
+    built, and ``next_bytes`` the assumed size of the next part.
+    """
 
     number: int
     parts_left: int

@@ -72,7 +72,7 @@ class Config(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherDependencies:
-    """What all fetchers of a broker share."""
+    """The objects that all fetchers of a broker share."""
 
     broker_id: int
     partitions: HostedPartitions

@@ -80,7 +80,8 @@ class _Proposal(NamedTuple):
 
 @dataclass(slots=True)
 class IsrChanges:
-    """Counts, for the metrics, the ISR changes of partitions that this broker leads."""
+    """The numbers, since the broker started, of ISRs that have shrunk and of ISRs that have expanded, among the
+    partitions that this broker leads."""
 
     shrinks: int = 0
     expands: int = 0

@@ -94,11 +94,11 @@ class LoginRules:
 
 
 class UnsupportedMechanism(LoginRefused):
-    """The client requested a mechanism that the listener does not offer."""
+    """Raised if the client requests a mechanism that the listener does not offer."""
 
 
 class IllegalRequest(LoginRefused):
-    """The client sent a request that the state of its login does not allow."""
+    """Raised if the client sends a request that the state of its login does not allow."""
 
 
 class Login:

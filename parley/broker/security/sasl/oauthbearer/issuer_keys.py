@@ -118,8 +118,8 @@ class FetchedKeys:
     ) -> None:
         """``fetch`` blocks for a limited time, and raises OSError or HTTPException if the keys cannot be fetched.
 
-        Keys are fetched again after ``refresh_s`` seconds. After a failed fetch, the next one waits ``backoff_s``
-        seconds, and twice as long after each further failure, up to ``backoff_max_s``.
+        Keys are fetched again after ``refresh_s`` seconds. After a failed fetch, a login causes another one only after
+        ``backoff_s`` seconds, and twice as many after each further failure, up to ``backoff_max_s``.
         """
         self._url = url
         self._fetch = fetch

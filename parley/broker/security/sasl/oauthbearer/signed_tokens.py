@@ -30,7 +30,11 @@ the signature is verified, so clients without an account choose it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The claims that a token must contain. If ``audiences`` is empty or ``issuer`` is None, any value is accepted."""
+    """The claims that a token must contain. If ``audiences`` is empty or ``issuer`` is None, any value is accepted.
+
+    ``skew_s`` is the tolerated difference between the clocks of the issuer and this broker, in seconds. ``name_claim``
+    and ``scope_claim`` name the claims that contain the user name and the scopes.
+    """
 
     audiences: Sequence[str] = ()
     issuer: str | None = None

@@ -22,7 +22,7 @@ class TokenRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """An accepted token: its user name, and its expiry time in wall-clock milliseconds."""
+    """An accepted token: its user name, and its expiry time in wall-clock milliseconds (None if it does not expire)."""
 
     name: str
     expires_at_ms: int | None = None
