@@ -26,7 +26,11 @@ Key = tuple[UUID, int]
 
 
 class Position(NamedTuple):
-    """A follower's position in one partition, as its fetch names it."""
+    """A follower's position in one partition, as its fetch names it.
+
+    ``last_fetched_epoch`` is the leader epoch of its last record, and ``stored_epoch`` the epoch that it has stored
+    since, if that is newer. Each is NO_EPOCH if there is none.
+    """
 
     offset: int
     leader_epoch: int

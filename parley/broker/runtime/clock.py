@@ -1,8 +1,8 @@
 """The clock of a broker: wall-clock time for the timestamps of records, monotonic time for everything that waits.
 
 Code below ``parley/broker/`` that needs the time receives a ``Clock`` or one of its methods, so that tests and
-simulations can control it. It does not call the functions of the module ``time``. The exceptions are two modules whose
-code runs beside the broker's work: ``metrics.access`` and ``security.sasl.oauthbearer.issuer_keys``.
+simulations can control it. It does not use the module ``time``, except for ``time.monotonic`` in ``metrics.access`` and
+``security.sasl.oauthbearer.issuer_keys``.
 """
 
 from __future__ import annotations

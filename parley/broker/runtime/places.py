@@ -1,7 +1,7 @@
 """Places: a limit on the work that is in progress, in total and for each client.
 
-The next place goes to the client that has waited longest since it got a place, and to the oldest work of this client.
-So a client with much work delays its own work, and hardly that of any other client.
+A free place goes to the client that has waited longest since it last got one, for the oldest work of this client. So a
+client with much work delays its own work, and hardly that of any other client.
 """
 
 from __future__ import annotations
