@@ -54,8 +54,8 @@ def place(
     leader_epoch: int,
     append_time: int | None,
 ) -> list[PlacedBatch]:
-    """Set the batches' offsets, from ``offset`` on, their leader epoch and, if given, their append time. Returns the
-    batches with their new headers."""
+    """Assign offsets to the batches in place, starting with ``offset``, and set their leader epoch. If ``append_time``
+    (ms) is given, also set it as the timestamp of each batch. Returns the batches with their new headers."""
     placed = []
     for at, header in found:
         placed.append((at, assign(batches, at, header, offset, leader_epoch, append_time)))
@@ -64,7 +64,8 @@ def place(
 
 
 def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_start_offset: int) -> AppendInfo:
-    """Return the result for a batch that is already in the log."""
+    """Return the result of the first append of a batch that was sent again. ``known`` is that append, ``header`` the
+    header of the repeated batch."""
     own_time = config.message_timestamp_type != LOG_APPEND_TIME
     return AppendInfo(
         first_offset=known.first_offset,
@@ -134,7 +135,7 @@ def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
 
 
 def runs(found: Sequence[PlacedBatch], segment_bytes: int) -> Iterator[list[PlacedBatch]]:
-    """Split the batches into groups that each fit in one segment. A batch larger than a segment forms a group alone."""
+    """Split the batches into groups that each fit in one segment. A batch larger than a segment forms its own group."""
     run: list[PlacedBatch] = []
     size = 0
     for at, header in found:

@@ -1,4 +1,4 @@
-"""The appends to a log, as functions of the log, because this module is compiled and ``Log`` is not.
+"""Appends to a log. These are functions, not methods of ``Log``, because this module is compiled and ``Log`` is not.
 
 Threads read a log's attributes without its lock. A native class must not have such attributes: in the code that mypyc
 generates, an assignment frees the old value before it stores the new one, so that another thread can read freed memory.
@@ -80,7 +80,7 @@ def append_as_leader(
     header: BatchHeader | None,
     transaction_version: int,
 ) -> AppendInfo:
-    """Append batches as ``Log.append_as_leader`` describes."""
+    """Append batches to ``log`` as ``Log.append_as_leader`` describes."""
     found = whole_batches(batches, header)
     with log._lock:
         check_sizes(found, len(batches), log.config)
@@ -106,7 +106,7 @@ def append_as_leader(
 
 
 def append_as_follower(log: AppendableLog, batches: Buffer, now_ms: int) -> AppendInfo:
-    """Append fetched batches as ``Log.append_as_follower`` describes."""
+    """Append fetched batches to ``log`` as ``Log.append_as_follower`` describes."""
     with log._lock:
         first, count, size, largest = log.log_end_offset, 0, 0, NO_TIMESTAMP
         view = memoryview(batches)

@@ -69,8 +69,8 @@ def cut_by_power(directory: Path, present: Collection[TopicPartition]) -> set[To
 
 
 def note_power_cut(directory: Path, logs: Collection[TopicPartition]) -> None:
-    """Record that these logs in the directory may lack records that were acknowledged but not synced. Without logs, the
-    file is removed. Raises ``OSError``."""
+    """Record that these logs in the directory may lack records that were acknowledged but not synced. If ``logs`` is
+    empty, removes the file. Raises ``OSError``."""
     path = directory / POWER_CUT_FILE
     if logs:
         write(path, (f"{topic} {partition}" for topic, partition in logs))

@@ -7,8 +7,9 @@ Rules:
 2. A malformed file is treated as missing, and logged. Its contents can be recovered from the log (recovery points,
    leader epochs) or are safe to lose.
 3. Kafka's format has no checksum, so Parley adds one: an altered log start would hide records, an altered high
-   watermark would raise a false alarm, and followers would keep records that differ from their leader's after an
-   altered leader epoch. The files of ``OffsetCheckpoint`` contain a line with it, those of ``write`` blanks.
+   watermark would raise a false alarm, and an altered leader epoch would make followers keep records that differ from
+   their leader's. ``OffsetCheckpoint`` adds a line with the checksum; ``write`` encodes it in blanks after the last
+   line.
 4. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
@@ -51,14 +52,15 @@ _log = logging.getLogger(__name__)
 
 
 class MalformedCheckpoint(ValueError):
-    """A checkpoint file cannot be parsed."""
+    """Raised if a checkpoint file cannot be parsed, or its checksum is wrong."""
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Replace the contents of the file at ``path`` with ``data``. A crash leaves either the old contents or the new.
 
     Blocks for two syncs. With ``sync=False``, nothing is synced: the new file survives a crash of the process, but
-    perhaps not a crash of the machine. If this raises ``OSError``, the old file is intact.
+    perhaps not a crash of the machine. If this raises ``OSError``, the file still has its old contents, unless only the
+    last sync failed: then it has the new ones.
     """
     temporary = path.with_name(path.name + ".tmp")
     with with_room(open, temporary, "wb") as file:
@@ -169,7 +171,7 @@ def read_well_formed(path: Path, entry: Callable[[list[str]], Entry]) -> list[En
 
 
 def with_blank_checksum(data: bytes) -> bytes:
-    """Return the contents of a file with the CRC-32C of its text at the end of the last line.
+    """Return ``data``, the contents of a text file, with the CRC-32C of the text appended to the last line.
 
     Each bit is a space or a tab, which Apache Kafka ignores there. The checksum has no line of its own, because Kafka
     accepts no line in ``leader-epoch-checkpoint`` that is not an epoch.

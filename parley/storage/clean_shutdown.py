@@ -53,7 +53,7 @@ def read_marker(directory: Path) -> CleanShutdown | None:
 
 
 def remove_marker(directory: Path) -> None:
-    """Remove the marker, because the logs are about to be used. Raises ``OSError``."""
+    """Remove the marker, which must exist, because the logs are about to be used. Raises ``OSError``."""
     os.unlink(directory / CLEAN_SHUTDOWN_FILE)
     sync_directory(directory)
 
@@ -77,7 +77,8 @@ def write_marker(directory: Path, broker_epoch: int) -> None:
 
 
 def common_epoch(markers: Sequence[CleanShutdown | None]) -> int:
-    """Return the broker epoch that the markers of all directories share, or ``NO_EPOCH``."""
+    """Return the broker epoch that the markers of all directories share. Returns ``NO_EPOCH`` if they differ or one is
+    missing."""
     epochs = {NO_EPOCH if marker is None else marker.broker_epoch for marker in markers}
     return epochs.pop() if len(epochs) == 1 else NO_EPOCH
 

@@ -68,8 +68,8 @@ def cut_files(partition_directory: Path) -> list[CutFile]:
 
 
 def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
-    """Write the records from ``offset`` to the end of the log to a cut file. Removes the oldest cut files of the log if
-    they would exceed ``limit_bytes`` in total.
+    """Write the records from ``offset`` to the end of the log to a cut file. Removes the log's oldest cut files if
+    necessary, so that all of them together take at most ``limit_bytes``.
 
     Blocks. Raises ``OSError``, and ``KafkaError`` KAFKA_STORAGE_ERROR.
     """

@@ -88,9 +88,10 @@ class DirectoryLoader:
         self._outdated: dict[Path, tuple[UUID, int]] = {}  # logs whose ``partition.metadata`` is of an older version
 
     def prepare(self, cluster_id: str, broker_id: int) -> None:
-        """Lock the directory and read its contents. An ``OSError`` takes it offline.
+        """Lock the directory and read its contents. An ``OSError`` takes it offline, unless the process has run out of
+        a resource.
 
-        Raises the other errors of ``LogDirectory.open``, which must stop the broker.
+        Raises that ``OSError``, and the other errors of ``LogDirectory.open``; all of them must stop the broker.
         """
         directory = self.directory
         try:
@@ -145,7 +146,11 @@ class DirectoryLoader:
             note_power_cut(path, self.cut_by_power)
 
     def work(self) -> None:
-        """Open logs until all are open or the directory is offline. Several threads may call this."""
+        """Open logs until all are open or the directory is offline. Several threads may call this.
+
+        Raises the errors that must stop the broker: ``MisplacedLog``, and ``OSError`` if the process has run out of a
+        resource.
+        """
         while self.directory.online:
             try:
                 partition, path = self._waiting.popleft()
@@ -174,7 +179,8 @@ class DirectoryLoader:
             self._failed(error)
 
     def give_way(self, partition: TopicPartition, random: Random) -> None:
-        """Mark the log of a partition for deletion, because another directory contains its successor. Blocks."""
+        """Mark the log of a partition for deletion, because another directory contains its successor. Blocks. Raises
+        ``OSError``."""
         path = self.directory.path / partition_name(*partition)
         self.deleted.append(self.directory.set_aside(path, random, Mark.DELETE))
         self.partitions.remove(partition)
@@ -248,10 +254,10 @@ def _metadata(path: Path) -> PartitionMetadata | None:
 
 
 def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
-    """Mark logs that have a successor in another directory for deletion. Blocks.
+    """Mark for deletion each log that has a successor in another directory. Blocks.
 
     Raises ``TwinLogs`` if a partition has several logs, none of them is marked as the successor, and their topic ids do
-    not distinguish them.
+    not distinguish them. Raises ``OSError``.
     """
     seen: dict[TopicPartition, list[DirectoryLoader]] = {}
     for loader in loaders:

@@ -21,7 +21,7 @@ REPLACES = "replaces-other"
 
 
 def future_name(topic: str, partition: int, random: Random) -> str:
-    """Return the name of a copy's directory."""
+    """Return a new, unique name for the directory of a copy."""
     return f"{partition_name(topic, partition)}.{random.getrandbits(128):032x}-future"
 
 
@@ -39,7 +39,7 @@ def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
 
 
 def cut_like(log: Log, copy: Log) -> None:
-    """Truncate the copy to the part that it shares with the log. Blocks."""
+    """Truncate the copy to the part that it shares with the log. Blocks. Raises the errors of ``Log.truncate_to``."""
     last, _ = copy.epochs_at_end
     removed_up_to = log.tombstones_removed_up_to
     if removed_up_to > max(copy.log_end_offset, copy.tombstones_removed_up_to):

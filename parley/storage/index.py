@@ -45,7 +45,7 @@ class MappedIndex:
         """True between ``resize``, which makes room for entries, and ``seal``."""
         self._max_entries = count
         self.full_at = count - self.RESERVED
-        """The number of entries from which on the index is full."""
+        """The number of entries at which the index counts as full."""
         self._map: mmap.mmap | None = None
         self._allocated = 0
 

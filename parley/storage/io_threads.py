@@ -20,7 +20,8 @@ class IoThreads:
         self._executor = executor
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Return ``work(*args)``. A cancelled caller gets ``CancelledError`` only after the work has ended."""
+        """Run ``work(*args)`` in a thread, and return its result or raise its exception. A cancelled caller gets
+        ``CancelledError`` only after the work has ended."""
         future = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args))
         await _ended([future])
         return future.result()

@@ -3,10 +3,10 @@
 A follower, or a consumer after a rebalance, requests the end offset of an epoch to find out whether and where its log
 or position diverges. Rules:
 
-1. Epochs and start offsets both increase from entry to entry. An entry that contradicts older entries is right, and
-   they are removed.
-2. A *stored* epoch has a record here, or begins at the log end: then the log contains all records from before that
-   epoch of its leader's log. A leader *begins* its epoch in memory only (docs/coordination.md, "Stored epochs").
+1. Epochs and start offsets both increase from entry to entry. If a new entry contradicts older ones, the new entry is
+   right, and the older ones are removed.
+2. An epoch is *stored* if the log contains a record of it, or if it begins at the log end and the log contains all
+   records from before that epoch. A leader *begins* its epoch in memory only (docs/coordination.md, "Stored epochs").
 3. The table is in memory; ``LeaderEpochCache.flush`` writes the stored epochs to ``leader-epoch-checkpoint``. That must
    happen before the recovery point passes an epoch's first record; recovery restores later epochs from the batches.
    Entries are replaced, never changed, so other threads may flush.
@@ -78,8 +78,8 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else None
 
     def at_end(self, log_end: int) -> tuple[int, int]:
-        """Return the epoch of the last record of a log that ends at ``log_end``, and the stored epoch that is newer
-        than this record. Each is NO_EPOCH if there is none."""
+        """Return the epoch of the last record of a log that ends at ``log_end``, and the newest stored epoch if it is
+        newer than that record. Each is NO_EPOCH if there is none."""
         if self.latest_start < log_end:
             return self.latest_stored, NO_EPOCH
         before = epoch_at(self._stored, log_end - 1)
@@ -167,8 +167,9 @@ class LeaderEpochCache:
         """Remove the entries that a batch at ``offset`` with ``epoch`` contradicts, and all later entries. Returns True
         if there were any.
 
-        A contradicted entry has a higher epoch for the batch's offset than the batch. Otherwise this broker, as a
-        leader, would send its followers wrong end offsets of epochs, and they would conclude that their logs diverge.
+        An entry is contradicted if it assigns the batch's offset a higher epoch than the batch has. With such an entry,
+        this broker, as a leader, would send its followers wrong end offsets of epochs, and they would conclude that
+        their logs diverge.
         """
         known = self.epoch_at(offset)
         if known is None or not NO_EPOCH < epoch < known:
@@ -193,8 +194,9 @@ class LeaderEpochCache:
         self._set(())
 
     def flush(self, *, sync: bool = True) -> None:
-        """Write the stored epochs to the checkpoint if it is out of date. Blocks until it is on disk, unless ``sync``
-        is False: then the file survives a crash of the process only. Raises ``OSError``."""
+        """Write the stored epochs to the checkpoint if it is out of date. Blocks until it is on disk. With
+        ``sync=False``, nothing is synced: the file survives a crash of the process, but perhaps not a crash of the
+        machine. Raises ``OSError``."""
         with self._flushing:
             stored = self._stored
             if stored != self._flushed:

@@ -1,5 +1,5 @@
-"""The state of a log when it is opened: what is known before (``LastKnown``), its parts beside the segments
-(``LogState``), and the result of recovery (``LoadedLog``)."""
+"""The state of a log when it is opened: what is known before (``LastKnown``), its parts other than the
+segments (``LogState``), and the result of recovery (``LoadedLog``)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ class LastKnown:
     recovery_point: int = 0
     log_start_offset: int = 0
     knows_log_start: bool = False
-    """True if ``log_start_offset`` is known from a checkpoint or from the leader epochs. If the first segment starts
-    above it, segments are then missing."""
+    """True if ``log_start_offset`` is known from a checkpoint or from the leader epochs. In that case, if the first
+    segment starts above it, segments are missing."""
     same_boot: bool = False
-    """True if the machine has not restarted since. No write was lost then, so bad or missing batches are damage."""
+    """True if the machine has not restarted since the previous process ran. No write was lost then, so bad or missing
+    batches are damage."""
     cleaned_up_to: int | None = None
     """The offset up to which the log was last compacted; None if it never was."""
     highest_leader_epoch: int = NO_EPOCH
-    """The highest leader epoch of any partition that the broker knows; NO_EPOCH if the data directories do not contain
-    it, like those of Apache Kafka. No leader epoch counts as altered then."""
+    """The highest leader epoch of any partition that the broker knows. NO_EPOCH if the data directories do not contain
+    it, as with directories of Apache Kafka: then no leader epoch counts as altered."""
     is_kafkas: bool = False
-    """True if only Apache Kafka has used the log directory. Any of its segments may end early then."""
+    """True if only Apache Kafka has used the log directory. In that case, any segment may end early."""
     verified: Versions | None = None
     """The files of the log that need no verification if they have not changed since; None if there are none."""
 

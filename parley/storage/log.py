@@ -51,7 +51,8 @@ _CLIENT = Origin.CLIENT  # an attribute of an enum costs more than a global
 
 
 def needs_no_tombstones(now_s: float) -> int:
-    """The ``tombstones_kept_from`` of a log that no partition owns."""
+    """Return a value for ``tombstones_kept_from`` that lets compaction remove all expired tombstones, because no
+    partition owns the log."""
     return INT64_MAX
 
 
@@ -146,10 +147,11 @@ class Log(ReadableLog):
     ) -> AppendInfo:
         """Append whole, validated v2 batches at the log end, after setting their offsets and leader epoch.
 
-        A batch of an idempotent producer must be the only batch. ``header`` is the first batch's header, if the caller
-        has parsed it. ``transaction_version`` applies to a marker. Appends nothing if it raises ``KafkaError``:
-        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and the errors
-        of ``ProducerState.check_append`` and ``check_marker``.
+        A batch of an idempotent producer must be the only batch. If the log already contains it, nothing is appended,
+        and the result is that of the first append (``AppendInfo.duplicate``). ``header`` is the first batch's header,
+        if the caller has parsed it. ``transaction_version`` applies to a marker. Appends nothing if it raises
+        ``KafkaError``: MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR,
+        and the errors of ``ProducerState.check_append`` and ``check_marker``.
         """
         return append_as_leader(
             self,
@@ -171,7 +173,8 @@ class Log(ReadableLog):
         return True
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
-        """Append a leader's response to a fetch from ``log_end_offset``. Ignores an incomplete batch at the end.
+        """Append the batches of a leader's response to a fetch from ``log_end_offset``. Ignores an incomplete batch at
+        the end.
 
         Appends batches of any magic unchanged. Raises ``KafkaError``: CORRUPT_MESSAGE (a wrong checksum, or offsets
         that do not increase from the log end), KAFKA_STORAGE_ERROR. If a response fills more than one segment, the
@@ -347,8 +350,8 @@ class Log(ReadableLog):
         map_load_factor: float = MAP_LOAD_FACTOR,
         tombstones_kept_from: int = INT64_MAX,
     ) -> SegmentReplacement:
-        """Start to compact the part that was just measured. ``map_bytes`` limits the offset map. Tombstones at or above
-        ``tombstones_kept_from`` stay.
+        """Start to compact the part that was just measured. The caller passes ``request`` and ``adopt`` of the result
+        to ``compact``. ``map_bytes`` limits the offset map. Tombstones at or above ``tombstones_kept_from`` stay.
 
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted, or was truncated or
         mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or records between the
@@ -424,7 +427,7 @@ class Log(ReadableLog):
                 self._lower_tombstone_checkpoint(self.log_end_offset)
 
     def store_epoch(self, leader_epoch: int) -> None:
-        """Store that the log contains all records from before ``leader_epoch`` of its leader's log, although it has no
+        """Record that the log contains all of its leader's records from before ``leader_epoch``, although it has no
         record of that epoch. Does nothing if it has one, or knows a later epoch.
 
         The epoch is then as durable as an acknowledged record: a file is written without a sync. Blocks only if every
@@ -509,8 +512,8 @@ class Log(ReadableLog):
     # --- Flushing and closing ---
 
     def checkpointed(self, recovery_point: int) -> None:
-        """Record that the checkpoint contains ``recovery_point``, which was the log's recovery point when it was
-        written."""
+        """Record that the checkpoint contains ``recovery_point``, which was the log's recovery point when the
+        checkpoint was written."""
         with self._lock:
             self._durability.written(recovery_point)
 

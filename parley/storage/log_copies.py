@@ -35,7 +35,8 @@ class CopiesAndStraysOwner(Protocol):
         """A function that returns a context manager in which the log is not compacted."""
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
-        """Return ``work(*args)``, run in a thread. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Run ``work(*args)`` in the executor, and return its result. An ``OSError`` takes the directory offline and is
+        raised as ``KafkaError`` KAFKA_STORAGE_ERROR."""
 
     def set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
         """Close the log and rename its directory. Raises ``OSError``."""
@@ -99,7 +100,7 @@ class LogCopies:
         return copy
 
     async def drop(self, copy: Log) -> None:
-        """Abandon a copy and remove it."""
+        """Abandon a copy and remove its files. Does nothing if the copy is no longer in progress."""
         key = (copy.topic, copy.partition)
         known = self.in_progress.get(key)
         if known is not None and known[0] is copy:
@@ -128,8 +129,9 @@ class LogCopies:
     def replace(self, log: Log, copy: Log) -> None:
         """Replace the partition's log with a prepared, complete copy. The caller calls ``retire`` next.
 
-        Must run on the event loop, in the same step that found the copy complete. Raises ``KafkaError``
-        KAFKA_STORAGE_ERROR, and changes nothing, if the disk fails or the log is being deleted or truncated.
+        Call this on the event loop, without an ``await`` since ``copy_some`` found the copy complete: otherwise the log
+        may have changed. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, and changes nothing, if the disk fails or the log
+        is being deleted or truncated.
         """
         key = (log.topic, log.partition)
         if self._locations.is_busy(key) or not self._locations.is_current(key, log):
@@ -147,7 +149,7 @@ class LogCopies:
         self._unsettled.succeed(log, copy)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
-        """Mark the log in ``directory`` that a copy has replaced for deletion, and remove its files later.
+        """Mark for deletion the log in ``directory`` that a copy has replaced, and remove its files later.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """

@@ -70,7 +70,8 @@ class DirectoryInUse(RuntimeError):
 
 
 def is_in_use(path: Path) -> bool:
-    """Return True if a broker holds the lock of this log directory. Changes nothing, and blocks on the disk."""
+    """Return True if a broker holds the lock of this log directory. Returns False if the lock file cannot be opened.
+    Changes nothing. Blocks."""
     try:
         fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -136,7 +137,8 @@ def is_stray(name: str) -> bool:
 
 
 def set_aside_name(name: str, random: Random, mark: Mark) -> str:
-    """Return a new name for the partition directory ``name`` that is set aside. A long topic name is shortened."""
+    """Return a new, unique name for the partition directory ``name``, which is set aside. A long topic name is
+    shortened."""
     topic, _, partition = name.rpartition("-")
     suffix = f"-{partition}.{random.getrandbits(128):032x}-{mark.value}"
     return topic[: NAME_MAX - len(suffix)] + suffix
@@ -274,8 +276,8 @@ class LogDirectory:
             )
 
     def create(self, name: str, topic_id: UUID | None, partition: int) -> Path:
-        """Create the directory of a partition if it does not exist. ``sync`` makes its name durable. Raises
-        ``OSError``."""
+        """Create the directory of a partition if it does not exist, and return its path. If ``topic_id`` is given, also
+        writes ``partition.metadata``. ``sync`` makes the directory's name durable. Raises ``OSError``."""
         path = self.path / name
         path.mkdir(exist_ok=True)
         if topic_id is not None:

@@ -57,7 +57,8 @@ class LogDirectoryFailures:
         self._loop = asyncio.get_running_loop()
 
     def failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
-        """Take the directory offline, unless the process lacks a resource. Returns the error for the client."""
+        """Take the directory offline, unless ``error`` means that the process has run out of a resource. Returns the
+        KAFKA_STORAGE_ERROR for the caller to raise."""
         reserve = reserve_for(error)
         if reserve is not None:
             reserve.make_room()

@@ -118,7 +118,8 @@ class LogLocations:
             del self._logs[key], self._homes[key]
 
     def lose(self, directory: LogDirectory) -> list[Log]:
-        """Take a directory offline and return the logs in it. Its partitions keep their location."""
+        """Remove the logs in a directory that has gone offline from the table, and return them. The partitions keep
+        their location."""
         lost = list(self._in[directory].items())
         for key, log in lost:
             if self.is_current(key, log):
@@ -152,7 +153,8 @@ class LogLocations:
 
     @contextmanager
     def busy(self, key: TopicPartition) -> Iterator[None]:
-        """Lock the partition: other tasks that call ``free`` wait until the block ends."""
+        """Context manager that locks the partition: other tasks that call ``free`` wait until the block ends. The
+        partition must not be locked already, so the caller awaits ``free`` first."""
         self._busy[key] = asyncio.get_running_loop().create_future()
         try:
             yield

@@ -76,8 +76,8 @@ class MaintenanceOwner(Protocol):
         """Return the logs in a directory; none if it is offline."""
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
-        """Return ``work(*args)``, run in the executor. An ``OSError`` takes the directory offline and is raised as
-        ``KafkaError``."""
+        """Run ``work(*args)`` in the executor, and return its result. An ``OSError`` takes the directory offline and is
+        raised as ``KafkaError``."""
 
 
 class Checkpoint(Generic[V]):
@@ -152,7 +152,7 @@ def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
 
 
 def note_checkpointed(logs: Iterable[Log], points: dict[TopicPartition, int]) -> None:
-    """Pass the checkpointed recovery points of a directory to its logs."""
+    """Pass each log the recovery point that the checkpoint of its directory now contains."""
     for log in logs:
         point = points.get((log.topic, log.partition))
         if point is not None:
@@ -160,16 +160,16 @@ def note_checkpointed(logs: Iterable[Log], points: dict[TopicPartition, int]) ->
 
 
 def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """Return the log start offset of each log that has files. From these, the next startup notices if the first
-    segments of a log are missing."""
+    """Return the log start offset of each log that has files. The next startup compares them with the files, to find
+    out whether the first segments of a log are missing."""
     return {(log.topic, log.partition): log.log_start_offset for log in logs if log.is_written}
 
 
 def unwritten_logs(
     owner: MaintenanceOwner, unsettled: UnsettledLogs, directory: LogDirectory, logs: Iterable[Log]
 ) -> dict[TopicPartition, UnwrittenLog]:
-    """Return the logs of the directory that have no files yet, except unproven logs, which the next startup must not
-    create again. Includes the directory's ``kept_unwritten`` logs."""
+    """Return the logs of the directory that have no files yet, and its ``kept_unwritten`` logs. Leaves out unproven
+    logs, because the next startup must not create those again."""
     found = directory.kept_unwritten.copy()
     of_topic: dict[UUID, UnwrittenLog] = {}
     for log in logs:

@@ -213,7 +213,7 @@ class LogManager:
         self._maintenance.remove_later(directory, loader.deleted, 0)
 
     def _adopt_unwritten(self, loader: DirectoryLoader) -> None:
-        """Create again the logs that had no files, unless another directory may contain them with records."""
+        """Recreate the logs that had no files, unless another directory may contain them with records."""
         if not loader.directory.online:
             return
         some_are_offline = len(self.online()) < len(self.directories)
@@ -365,8 +365,8 @@ class LogManager:
         is_new: bool = True,
         unproven_since: int | None = None,
     ) -> Log:
-        """Return the log of a partition. If there is none, create it in the directory of ``prefer``, or else in the one
-        with the fewest logs.
+        """Return the log of a partition. If there is none, create it in the directory that ``prefer`` has set, or else
+        in the one with the fewest logs.
 
         After creating logs, the caller calls ``note_new_logs`` before clients rely on them.
 
@@ -374,8 +374,8 @@ class LogManager:
         because that directory may contain it. If the replica may have had another log before, ``unproven_since`` is the
         partition epoch, and a log that is created is *unproven* (``UnsettledLogs``).
 
-        Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the log belongs to an earlier topic of the
-        same name (delete that log first).
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if the name of the log's directory would be
+        too long; INCONSISTENT_TOPIC_ID if the log belongs to an earlier topic of the same name (delete that log first).
         """
         key = (topic, partition)
         create = partial(self._create, key, topic_id, config or self._settings.config, is_new, unproven_since)
@@ -458,8 +458,8 @@ class LogManager:
         return True
 
     def set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
-        """Close the log and rename its directory. Returns the new path; an empty list if the log has no
-        directory yet."""
+        """Close the log and rename its directory. Returns a list with the new path; an empty list if the log has no
+        directory yet. Blocks. Raises ``OSError``."""
         log.release()
         if not log.is_written and not log.has_directory():  # a failed first append may have created it
             return []
@@ -518,8 +518,8 @@ class LogManager:
     # --- Work on a disk ---
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
-        """Return ``work(*args)``, run in the executor. An ``OSError`` takes the directory offline and is raised as
-        ``KafkaError``."""
+        """Run ``work(*args)`` in the executor, and return its result. An ``OSError`` takes the directory offline and is
+        raised as ``KafkaError`` KAFKA_STORAGE_ERROR."""
         try:
             return await self._threads.run(work, *args)
         except OSError as error:

@@ -192,8 +192,10 @@ class LogReader:
         self.view.boundaries.remember(*end)
 
     def plan(self, offset: int, max_bytes: int, up_to: int, *, min_one_batch: bool, nowait: bool) -> LogRead:
-        """Return the read that starts with the batch that contains ``offset``: whole batches of one segment.
+        """Return the read that starts with the batch that contains ``offset``: whole batches of one segment, below
+        offset ``up_to``.
 
+        The read has at most ``max_bytes``, except that, with ``min_one_batch``, the first batch may be larger.
         ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``. With ``nowait``, raises
         ``BlockingIOError`` if finding the position, or verifying the bytes, would wait for the disk: the caller plans
         again in a thread, without ``nowait``.

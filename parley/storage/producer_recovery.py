@@ -50,7 +50,8 @@ def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: i
 
 
 def headers_near_end(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
-    """Yield the headers of the batches in the last ``RECALLED_BYTES`` of a log, in log order. Raises ``OSError``."""
+    """Yield the headers of the batches in the last ``RECALLED_BYTES`` of a log, in log order. Leaves out the batches
+    after a damaged batch in the same segment, and logs this. Raises ``OSError``."""
     left = RECALLED_BYTES
     parts: list[tuple[Segment, int]] = []
     for segment in reversed(segments):

@@ -47,7 +47,8 @@ class Batch(NamedTuple):
 
 
 class Producer:
-    """One row of the table. ``seen_ms`` is the time of the producer's last write, from which it expires.
+    """One row of the table. ``seen_ms`` is the time of the producer's last write, from which its expiration time is
+    counted.
 
     ``lacks_batches`` is True if batches earlier than those in ``batches`` may also count as retries if they are sent
     again.

@@ -243,7 +243,8 @@ class ProducerState:
         return producer is not None and producer.lacks_batches and producer.epoch == header.producer_epoch
 
     def recall(self, producer_id: int, batches: Iterable[BatchHeader]) -> None:
-        """Add the last batches of a producer that are missing. ``batches`` are those found in the log, in log order."""
+        """Complete the producer's last batches with those found at the end of the log. ``batches`` are its batches
+        there, in log order."""
         producer = self._row(producer_id)
         known = producer.batches
         earlier = [

@@ -33,7 +33,7 @@ from parley.storage.transaction_index import AbortedTransaction
 
 
 def ignore_damage(damaged: DamagedRange) -> None:
-    """Do nothing: the ``on_damage`` of a log that no partition owns."""
+    """Do nothing. This is the ``on_damage`` of a log that no partition owns."""
 
 
 class ReadableLog:
@@ -158,8 +158,8 @@ class ReadableLog:
 
     @property
     def stored_epoch(self) -> int:
-        """The newest leader epoch in which the log contains a record, or from before which it contains all records;
-        NO_EPOCH if there is none (``parley.storage.leader_epoch_cache``)."""
+        """The newest leader epoch that is stored: the log contains a record of it, or all of the leader's records from
+        before it (``parley.storage.leader_epoch_cache``). NO_EPOCH if there is none."""
         return self.leader_epochs.latest_stored
 
     @property
@@ -208,7 +208,8 @@ class ReadableLog:
         """Plan a read of whole batches, from the batch that contains ``offset`` up to, excluding, ``up_to``
         (``parley.storage.log_reader``).
 
-        Reads no records yet, and usually touches no file. With ``nowait``, raises ``BlockingIOError`` if planning would
+        Reads no records yet, and usually touches no file. The read has at most ``max_bytes``, except that, with
+        ``min_one_batch``, the first batch may be larger. With ``nowait``, raises ``BlockingIOError`` if planning would
         have to wait for the disk: the caller then repeats it in a thread, without ``nowait``. Raises ``KafkaError``:
         OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE (``offset`` lies in
         ``damage``), KAFKA_STORAGE_ERROR.
@@ -234,7 +235,8 @@ class ReadableLog:
             return read
 
     def verify_segment(self, segment: Segment, position: int, max_bytes: int) -> int:
-        """Read at least ``max_bytes`` of a segment from the disk and verify them. Returns the position after them.
+        """Verify the bytes of a segment from ``position`` on: ``max_bytes``, or somewhat more if they end inside a
+        batch or a block of the digest. Reads them from the file. Returns the position after them.
 
         Damage is added to ``damage`` and reported to ``on_damage``. Returns ``position`` if batches or segments were
         removed from the log meanwhile: if the log still contains the segment, the caller repeats the call. Returns the
@@ -257,7 +259,7 @@ class ReadableLog:
         return position if verified_to is None else verified_to
 
     def write_missing_digest(self, segment: Segment) -> None:
-        """Verify a sealed segment without a complete digest, and write its digest. Blocks.
+        """Verify a sealed segment without a complete digest, and write its digest if all batches are good. Blocks.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """

@@ -172,7 +172,7 @@ def _retention_deleted(deleted: Sequence[int], first: int, known: LastKnown) -> 
 
 
 def _limit_state(state: LogState, log_start: int, log_end: int, noted_epochs: Sequence[EpochStart]) -> None:
-    """Remove everything about offsets outside the log from the state.
+    """Remove from ``state`` everything that concerns offsets outside the log.
 
     ``noted_epochs`` are the epochs in ``leader-epoch-checkpoint``. A scan does not find an epoch that starts at the log
     end. It stays if the batches confirm the epochs before it.

@@ -3,7 +3,7 @@
 Rules (docs/operations.md, "When file descriptors or memory run out"):
 
 1. A shortage is a fault of the process, never of a disk.
-2. At a shortage, the thread that meets it releases the reserve and has the owners of files and maps close what they can
+2. A thread that runs into a shortage releases the reserve, and makes the owners of files and maps close what they can
    open again. The failed work is then repeated (``with_room``), or fails and leaves room for other work.
 3. The limits apply to the process, and so do the reserves. They are empty before ``Reserve.hold``, which only ``parley
    start`` calls; the broker refills them when it can (``parley.broker.runtime.exhaustion_watch``).
@@ -73,7 +73,7 @@ class Reserve(ABC):
         self._relief.append(relieve)
 
     def forget(self, relieve: Callable[[], object]) -> None:
-        """Stop calling ``relieve`` at shortages."""
+        """Stop calling ``relieve``, which was passed to ``call_when_short``."""
         self._relief.remove(relieve)
 
     def make_room(self) -> None:
@@ -210,10 +210,8 @@ def no_memory(what: str) -> KafkaError:
 
 
 def with_room(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return ``work(*args, **kwargs)``. At a shortage, make room and repeat the call once: ``work`` must be repeatable.
-
-    Raises the errors of ``work``.
-    """
+    """Call ``work(*args, **kwargs)`` and return its result. If it runs short of file descriptors or memory, make room
+    and call it once more, so ``work`` must be repeatable. Raises the errors of ``work``."""
     try:
         return work(*args, **kwargs)
     except (OSError, MemoryError) as error:

@@ -5,7 +5,7 @@ Rules:
 1. Segments are deleted as a whole, oldest first, and never if they contain an offset at or above the high watermark,
    which followers still need.
 2. A segment that ends at or below the log start offset (DeleteRecords) is deleted under any clean-up policy.
-3. With the policy ``delete``, a segment is deleted if the rest of the log is at least ``retention.bytes`` large, or if
+3. With the policy ``delete``, a segment is deleted if the log without it still has at least ``retention.bytes``, or if
    its largest record timestamp (without one, the file's modification time) is older than ``retention.ms``.
 4. The active segment, if not empty, may also be deleted by size or by age. The log starts a new one first.
 """

@@ -257,7 +257,8 @@ class Segment(ReadableSegment):
         return self.offset_index.writable
 
     def reopen(self, config: LogConfig) -> None:
-        """Prepare the files for appends, because the segment is the active one, perhaps again. Raises ``OSError``."""
+        """Prepare the files for appends, because the segment becomes the active one, or was trimmed while it was
+        active. Raises ``OSError``."""
         if self._digest is None:
             known = self.digest()
             self._digest = DigestBuilder.of(known) if known is not None else None

@@ -1,6 +1,6 @@
-"""Appends to the active segment of a log, as functions, because this module is compiled and ``Segment`` is not.
+"""Appends to the active segment of a log. These are functions, because this module is compiled and ``Segment`` is not.
 
-``parley.storage.appending`` has the reason: threads read a segment's attributes without a lock.
+``parley.storage.appending`` explains why: threads read a segment's attributes without a lock.
 """
 
 from __future__ import annotations

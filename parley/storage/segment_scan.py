@@ -20,7 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 class Scan:
-    """Reads one segment from its start and adds its good batches to the segment and its indexes (``Segment.adopt``)."""
+    """Reads one segment from its start and adds its good batches to the segment and its indexes (``Segment.adopt``).
+
+    Calls ``learn`` for each good batch, with its header and its bytes. The bytes are empty if the batch is larger than
+    ``LARGE_BATCH``.
+    """
 
     def __init__(self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer], None]) -> None:
         self.segment = segment

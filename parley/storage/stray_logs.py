@@ -1,4 +1,4 @@
-"""Sets stray logs aside, which belong to no partition of this broker, so that their names are free.
+"""Sets aside stray logs, which belong to no partition of this broker, so that their names can be used again.
 
 Rules of this module:
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedSegments:
-    """The segments of a log, and what their files say about them. The scan changes it."""
+    """The segments of a log, and the findings from their files and digests. The recovery scan updates this object."""
 
     def __init__(self, log_start_offset: int) -> None:
         self.segments: list[Segment] = []
@@ -265,7 +265,8 @@ def _last_batch(segment: Segment) -> BatchHeader | None:
 def base_offsets_in(directory: Path) -> list[int]:
     """Return the base offsets of the segments in the directory, lowest first.
 
-    Removes indexes without a segment, except transaction indexes: they are needed to mend a missing segment.
+    Removes indexes without a segment, except transaction indexes: they are needed to mend a missing segment. Raises
+    ``OSError``.
     """
     names = {name for name in os.listdir(directory) if base_offset_of(name) is not None}
     for name in sorted(names):

@@ -80,7 +80,8 @@ class UnwrittenLogs:
             return []
 
     def write(self, logs: Mapping[TopicPartition, UnwrittenLog]) -> None:
-        """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
+        """Replace the list in the first file with these logs, and empty the second file, except for logs whose files
+        have been created since the list was made. Blocks until the first file is on disk. Raises ``OSError``."""
         write(self.path, (_line(*key, log) for key, log in logs.items()))
         with self._lock:
             self._begun = {key: each for key, each in self._begun.items() if key in logs and logs[key].topic_id == each}

@@ -50,7 +50,8 @@ class OffsetMap:
         return self._table[self._slot(key) + 2]
 
     def put(self, key: bytes, offset: i64) -> bool:
-        """Record the offset of a key, which must exceed its previous offset. Returns False if the map is full."""
+        """Record the offset of a key, which must exceed its previous offset. Returns False, and records nothing, if the
+        key is new and the map is full."""
         table = self._table
         at: i64 = self._slot(key)
         if table[at + 2] < 0:
@@ -140,7 +141,11 @@ class Selection:
 def select(
     records: bytes, count: i64, base_offset: i64, end_offset: i64, drops_tombstones: bool, keys: OffsetMap
 ) -> Selection:
-    """Select the records of a batch that no later record supersedes. Records from ``end_offset`` on are all kept."""
+    """Select the records of a batch that the compaction keeps.
+
+    It removes records without a key, records that a later record supersedes, and, with ``drops_tombstones``,
+    tombstones. It keeps all records from ``end_offset`` on.
+    """
     found = Selection()
     end: i64 = len(records)
     pos: i64 = 0
@@ -199,7 +204,7 @@ def select(
 
 def shift_timestamps(records: bytes, count: i64, by: i64) -> bytes:
     """Return the records with ``by`` added to their timestamp deltas, because the new base timestamp is lower by
-    ``by``."""
+    ``by``. Raises ``ValueError`` if the records are invalid, or a delta becomes too large for the format."""
     end: i64 = len(records)
     pos: i64 = 0
     size: i64 = 0

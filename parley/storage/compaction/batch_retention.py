@@ -38,7 +38,7 @@ class Retention:
 
 
 class InconsistentTransactions(ValueError):
-    """The transaction indexes do not agree with the markers in the log."""
+    """Raised if the transaction indexes do not agree with the markers in the log."""
 
 
 class TransactionsSeen:
@@ -95,7 +95,7 @@ def retention_of_data(
     header: BatchHeader, producer: LastBatches | None, *, is_aborted: bool, is_last: bool
 ) -> Retention:
     """Decide what to do with a data batch. ``producer`` holds its producer's last batches; None if the log does not
-    know the producer."""
+    know the producer. ``is_last`` is True if the batch must stay as the last one of a new segment."""
     needed = producer is not None and (
         header.last_offset == producer.last_offset
         or (not header.is_transactional and 0 <= producer.first_offset <= header.last_offset)
@@ -107,7 +107,7 @@ def retention_of_control(
     header: BatchHeader, producer: LastBatches | None, *, covers_batches: bool, is_last: bool, is_expired: bool
 ) -> Retention:
     """Decide what to do with a control batch. ``covers_batches`` is True if a batch that its record refers to is left;
-    ``is_expired`` is True if its delete horizon has passed."""
+    ``is_expired`` is True if its delete horizon has passed. The other arguments are those of ``retention_of_data``."""
     fences = producer is not None and producer.last_offset < 0 and header.producer_epoch == producer.epoch
     if covers_batches or fences:
         return Retention(keeps_records=True)

@@ -129,13 +129,13 @@ class ThreadWorker:
         self._stopped.set()
 
     def close(self) -> None:
-        """Stop. There is nothing to release."""
+        """Do the same as ``stop``: there is nothing to release."""
         self.stop()
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """To the process: compact this log."""
+    """A message to the process: compact this log."""
 
     request: CompactionRequest
     bytes_per_second: float
@@ -143,19 +143,19 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """To the process: the log has adopted the group of segments that the process wrote."""
+    """A message to the process: the log has adopted the group of segments that the process wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class _HasRead:
-    """From the process: the number of bytes that the compaction has read so far."""
+    """A message from the process: the number of bytes that the compaction has read so far."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """From the process: the compaction failed with this exception."""
+    """A message from the process: the compaction failed with this exception."""
 
     error: Exception
 
@@ -202,13 +202,13 @@ class ProcessWorker:
         return message
 
     def stop(self) -> None:
-        """Kill the process, and start no other."""
+        """Kill the process, and never start another."""
         self._stopped = True
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
-        """Kill the process, wait for its end, and close its pipes."""
+        """Kill the process, wait for it to exit, and close its pipes."""
         self.stop()
         if (process := self._process) is not None:
             process.wait()
@@ -278,7 +278,7 @@ def _serve(messages: BinaryIO, results: BinaryIO) -> None:
 
 
 class _Telling:
-    """Reports to the broker how much a compaction has read, at most once per ``TELL_S``."""
+    """Reports to the broker how much a compaction has read, at most once every ``TELL_S`` seconds."""
 
     def __init__(self, send: Callable[[object], None]) -> None:
         self._send = send

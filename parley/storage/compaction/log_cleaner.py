@@ -108,7 +108,8 @@ class CleanerOwner(MaintenanceOwner, Protocol):
         """Return the directory of the log. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log no longer exists."""
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """Return the current log of a partition."""
+        """Return the current log of a partition, or None if the partition has no log. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR if its directory is offline."""
 
     def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
         """Remove the renamed files of replaced segments after ``file.delete.delay.ms``."""
@@ -122,7 +123,7 @@ class CleanerOwner(MaintenanceOwner, Protocol):
 
     @property
     def failures(self) -> LogDirectoryFailures:
-        """Takes a directory offline after its disk has failed."""
+        """The object that takes a directory offline after its disk has failed."""
 
     @property
     def copies(self) -> LogCopies:
@@ -283,7 +284,8 @@ class LogCleaner:
 
     @asynccontextmanager
     async def paused(self, log: Log) -> AsyncIterator[None]:
-        """Stop a compaction of the partition's log, and start none until the block ends."""
+        """Context manager in which the partition's log is not compacted. Before it enters the block, it stops a
+        compaction in progress and waits for its end."""
         key = (log.topic, log.partition)
         self._paused[key] += 1
         try:
@@ -510,7 +512,8 @@ class LogCleaner:
 
 
 def _flush_due(logs: Sequence[Log], now_ms: int) -> list[Log]:
-    """Flush the sealed segments of each log that is then due, if more of the log can then be compacted than before.
+    """Flush the sealed segments of each log that should be compacted after the flush, if the flush lets compaction get
+    further than before.
 
     Returns the flushed logs. Blocks.
     """

@@ -49,7 +49,8 @@ def without_altered(
 
     ``first_offset`` and ``last_offset`` are the lowest and the highest offset that the segment can contain. ``before``
     is the epoch of the last batch before the segment, if known; ``highest`` is the highest epoch that the broker knows.
-    ``is_honest`` calls ``AppendedEpochs.is_honest``.
+    ``is_honest`` returns the verdict of ``AppendedEpochs.is_honest`` on a batch, or None if only the neighbors of the
+    batch count.
     """
     damage: DamagedBytes | None = None
     expected = first_offset
@@ -117,8 +118,8 @@ def _judged(
 
 
 def _settle(unsettled: list[_Held], before: int | None) -> int | None:
-    """Decide about the altered batches, or if there are none, about the first batch. Returns the epoch of the last good
-    batch."""
+    """Mark the altered batches in ``unsettled`` and remove them. If there are none, the first batch is good, and is
+    removed. Returns the epoch of the last good batch."""
     epoch, *following = [each.epoch for each in unsettled]
     suspects = [unsettled[number] for number in altered_of(before, epoch, *following)] if following else []
     altered = [each for each in suspects if not each.is_proven]

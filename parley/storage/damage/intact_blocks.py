@@ -20,7 +20,8 @@ from parley.storage.segment_file import SegmentFile
 READ: Final = 256 << 10
 """The number of bytes read at a time, which fit in the cache of a CPU core."""
 BATCH_MAX: Final = 32 << 20
-"""The largest batch that is intact. An altered length would otherwise have the rest of the segment read."""
+"""The largest batch that can count as intact. Otherwise an altered length could make the loop read the rest of the
+segment."""
 _LENGTH_AT: Final = 8
 _UINT32_MAX: Final = 0xFFFF_FFFF
 

@@ -27,10 +27,10 @@ from parley.storage.segment_names import DIGEST_SUFFIX
 FIRST_READ: Final = 256 << 10
 """The number of bytes that a read verifies if the bytes before it are unverified."""
 NEXT_READ: Final = 4 << 20
-"""The number of bytes that a read verifies at least if it continues where the verified bytes end. Starting a read in a
+"""The minimum number of bytes that a read verifies if it continues where the verified bytes end. Starting a read in a
 thread costs as much as verifying these bytes."""
 LONGEST_READ: Final = 16 << 20
-"""The number of bytes that a read verifies at most if it continues a longer run of verified bytes: a reader that has
+"""The maximum number of bytes that a read verifies if it continues a longer run of verified bytes: a reader that has
 read so much in order will probably continue. The client waits for 2 ms, or for 80 ms if a disk reads 200 MB/s."""
 
 _log = logging.getLogger(__name__)

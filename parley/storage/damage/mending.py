@@ -128,7 +128,7 @@ class Mending:
         return self._size >= self._log.config.segment_bytes or too_far
 
     def add(self, batches: Buffer) -> int:
-        """Add the batches of the range that follow, starting at ``next_offset``. Returns the number of bytes added.
+        """Add the next batches of the range, starting at ``next_offset``. Returns the number of bytes added.
 
         Batches outside the range, and an incomplete batch at the end, are left out. Raises ``KafkaError``:
         CORRUPT_MESSAGE (a wrong checksum, a gap, a batch that overlaps intact records, a leader epoch that is out of
@@ -167,7 +167,7 @@ class Mending:
             self.abandon()
 
     def abandon(self) -> None:
-        """End the mending, and leave the log as it is unless ``finish`` was called. Idempotent."""
+        """End the mending. The log remains unchanged, unless ``finish`` was called before. Idempotent."""
         if self._is_open:
             self._is_open = False
             try:

@@ -63,7 +63,8 @@ class RecordedDamage:
         return joined((entry.damaged for entry in found), ())
 
     def record(self, segments: Iterable[ReadableSegment]) -> None:
-        """Write the damage of these segments to the file if it differs. Removes the file if they have no damage.
+        """Write the damage of these segments to the file, unless the file already contains exactly this damage. Removes
+        the file if the segments have none.
 
         Blocks until the file is on disk. Raises ``OSError``, except if the disk is full, which is only logged.
         """

@@ -113,7 +113,7 @@ class Scrubber:
 
     @property
     def in_progress(self) -> list[ScrubProgress]:
-        """The directories in which data is being verified."""
+        """The progress in each directory whose data is being verified now."""
         return [found for each in self._scrubs.values() if (found := each.progress) is not None]
 
     async def run(self, directory: LogDirectory) -> None:

@@ -154,7 +154,8 @@ class _Comparison:
         self._close_to(self._blocks_end, None)
 
     def _prefix(self, found: Found) -> Buffer:
-        """Return the bytes of a batch up to and including its checksum; for damage, as many of its first bytes."""
+        """Return the bytes of a batch up to and including its checksum; for damage, the same number of its first
+        bytes."""
         if isinstance(found, DamagedBytes) or found.data is None:
             return self._segment.file.read(ATTRIBUTES_AT, found.position)
         return found.data[:ATTRIBUTES_AT]

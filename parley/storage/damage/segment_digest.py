@@ -8,8 +8,8 @@ fields and the checksum itself, so both together cover every byte. Rules:
 2. A digest that is missing, malformed or for another size is ignored: then only the batches' checksums are verified. A
    digest that differs from batches with good checksums may itself be wrong (``parley.storage.damage.segment_check``).
 3. A segment with damage has a digest of version 3, without checksums, because checksums of its present bytes would
-   hide the damage. Only the size and the end offset are left, which reveal a missing end and missing segments. The same
-   two fields are all that is used of a digest of version 1, which contains checksums of all bytes.
+   hide the damage. Only the size and the end offset are left, which reveal a missing end and missing segments. A digest
+   of version 1 contains checksums of all bytes, but only these two fields are used.
 4. Versions 4 and 5 are versions 2 and 3 with a checksum of the transaction index: with a damaged or deleted index,
    consumers would read aborted records.
 

@@ -1,14 +1,15 @@
 """Segments that were verified before the broker stopped, and whose files have not changed since.
 
-A process never reads a byte again to verify it after it has written or verified it, except in the scrubber. A restart
-of the broker alone gives no new reason to: the same kernel keeps the same files. Rules:
+Only the scrubber verifies bytes again that the process has already written or verified. If the broker restarts but the
+machine does not, this list saves verifying them again: the same kernel still keeps the same files. Rules:
 
 1. A clean stop lists the files of all segments without unverified bytes and without damage, with their inodes, sizes
    and times of the last change (``ctime``). The next start removes the list. It uses the list only if the stop was
    clean and the machine has not restarted since.
 2. A file that equals its entry counts as verified. No program can set ``ctime``: it changes whenever a file is
    written, truncated or renamed, or its modification time is set. A file that was replaced has another inode.
-3. A change within a tick of the clock may leave ``ctime`` as it is. So a file that changed just before is not listed.
+3. Two changes within one tick of the clock may give a file the same ``ctime``. A file that changed just before the stop
+   is therefore not listed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _UINT64_MAX: Final = (1 << 64) - 1
 
 
 class FileVersion(NamedTuple):
-    """The state of a file that differs after every change of the file. ``changed_ns`` is its ``ctime`` in
-    nanoseconds since 1970."""
+    """The state of a file by which a change is recognized: every change leads to another value. ``changed_ns`` is the
+    file's ``ctime`` in nanoseconds since 1970."""
 
     inode: int
     size: int
@@ -117,8 +118,7 @@ def _entry(words: list[str]) -> tuple[TopicPartition, int, FileVersion]:
 
 
 def count_unchanged_as_verified(segments: Iterable[Segment], versions: Versions) -> None:
-    """Record that nothing is unverified in the segments whose files equal their ``versions``. Blocks. Raises
-    ``OSError``."""
+    """Mark the segments whose files still equal their entry in ``versions`` as verified. Blocks. Raises ``OSError``."""
     for segment in segments:
         known = versions.get(segment.base_offset)
         if known is not None and known.size == segment.size:
