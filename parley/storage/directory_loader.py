@@ -46,11 +46,11 @@ NAMED_MAX = 10
 
 
 class TwinLogs(RuntimeError):
-    """Two directories contain logs of the same partition of the same topic."""
+    """Raised if two directories contain logs of the same partition of the same topic."""
 
 
 class MisplacedLog(RuntimeError):
-    """The directory of a partition contains the log of another partition."""
+    """Raised if the directory of a partition contains the log of another partition."""
 
 
 class DirectoryLoader:
@@ -66,9 +66,9 @@ class DirectoryLoader:
         self.copies: dict[TopicPartition, Path] = {}
         """Unfinished copies of logs in other directories (``parley.storage.future_log``)."""
         self.lost_below: dict[Log, int] = {}
-        """The persisted high watermarks of logs that end below them."""
+        """The logs that end below their persisted high watermark, each with that high watermark."""
         self.missing: dict[TopicPartition, int] = {}
-        """The persisted high watermarks of logs whose directories have disappeared."""
+        """The partitions whose log directories have disappeared, each with its persisted high watermark."""
         self.unwritten: dict[TopicPartition, UnwrittenLog] = {}
         """The logs of this directory that had no files yet."""
         self._settings = settings

@@ -25,11 +25,12 @@ _MORE_BLOCKS: Final = 65536
 
 
 class CorruptIndex(ValueError):
-    """The file is damaged; the caller rebuilds it from the segment."""
+    """Raised if an index file is damaged. The caller rebuilds it from the segment."""
 
 
 class MappedIndex:
-    """A memory-mapped index file: the file, its map, its growth and its trimming."""
+    """A memory-mapped file of index entries: preallocated while the segment takes appends, and trimmed when it is
+    sealed."""
 
     ENTRY: ClassVar[struct.Struct]
     __slots__ = ("_allocated", "_map", "_max_entries", "base_offset", "count", "full_at", "path", "writable")

@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 class DirectoryInUse(RuntimeError):
-    """Another process, or another broker in this process, uses the directory."""
+    """Raised if another process, or another broker in this process, uses the directory."""
 
 
 def is_in_use(path: Path) -> bool:

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoLogDirectory(RuntimeError):
-    """All log directories are offline."""
+    """Raised if all log directories are offline."""
 
 
 class LogManager:

@@ -35,20 +35,20 @@ _KEY_END = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
 
 
 class MalformedIdentity(ValueError):
-    """A file with an identity (``meta.properties``, ``partition.metadata``, ``coordination.identity``) was altered,
-    cannot be parsed or lacks a required key."""
+    """Raised if a file with an identity (``meta.properties``, ``partition.metadata``, ``coordination.identity``) was
+    altered, cannot be parsed or lacks a required key."""
 
 
 class InconsistentIdentity(ValueError):
-    """The directory belongs to another owner. The message names the owner and says what to do."""
+    """Raised if the directory belongs to another owner. The message names the owner and the ways to correct this."""
 
 
 class InconsistentClusterId(InconsistentIdentity):
-    """The directory belongs to another cluster."""
+    """Raised if the directory belongs to another cluster."""
 
 
 class InconsistentBrokerId(InconsistentIdentity):
-    """The directory belongs to another broker of the cluster."""
+    """Raised if the directory belongs to another broker of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)

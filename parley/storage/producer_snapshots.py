@@ -33,7 +33,7 @@ dropped."""
 
 
 class CorruptSnapshot(ValueError):
-    """The file is not a valid snapshot of a supported version."""
+    """Raised if the contents of a file are not a valid snapshot of a supported version."""
 
 
 class ProducerEntry(NamedTuple):

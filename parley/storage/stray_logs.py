@@ -48,14 +48,15 @@ class StrayLogs:
 
     async def set_all_aside(self, is_wanted: Callable[[Log], bool]) -> None:
         """Set aside the logs for which ``is_wanted`` returns False, and all twins that are not current. Called once the
-        metadata is known."""
+        metadata is known. A log that cannot be set aside is only reported in the broker's log."""
         for directory in self._directories:
             for key, log in list(self._locations.logs_in(directory).items()):
                 if not is_wanted(log) or not self._locations.is_current(key, log):
                     await self._set_aside(key, log, directory)
 
     async def set_aside(self, topic: str, partition: int, *, topic_id: UUID) -> None:
-        """Set aside the log of this topic's partition, if there is one."""
+        """Set aside the logs of a partition that belong to this topic, or whose topic id is unknown. A log that cannot
+        be set aside is only reported in the broker's log."""
         key = (topic, partition)
         for directory in self._directories:
             log = self._locations.logs_in(directory).get(key)

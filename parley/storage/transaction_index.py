@@ -30,7 +30,7 @@ _ENTRIES_FIRST_READ, _ENTRIES_PER_READ = 8, 1024
 
 
 class CorruptTransactionIndex(ValueError):
-    """The file is damaged; its segment must be recovered."""
+    """Raised if a transaction index is damaged. Its segment must be recovered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class TransactionIndex:
         self._last_offset = aborted.last_offset
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the aborted transactions with offsets in [``start``, ``end``), and whether the search is complete.
+        """Return the aborted transactions with offsets in [``start``, ``end``), and True if the search is complete.
 
         If it is not, the next segment's index must also be searched. Reads the file. Raises ``OSError``, and
         ``CorruptTransactionIndex`` if the file was truncated or an entry has an unknown version.

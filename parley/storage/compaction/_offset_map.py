@@ -1,4 +1,4 @@
-"""A compaction's offset map, and its loops over the records of a batch. Compiled by mypyc, like ``_walk``.
+"""The offset map of a compaction, and the loops that read the records of a batch. Compiled by mypyc, like ``_walk``.
 
 The offset map holds the last offset of each key. Each slot takes 24 bytes and stores a 124-bit hash instead of the key.
 If two keys had the same hash, a record would be lost, but a hardware fault is more likely. Half of the hash is Python's
@@ -27,7 +27,8 @@ _MASK: Final = 0x0FFF_FFFF_FFFF_FFFF
 
 
 class OffsetMap:
-    """The last offset of each key; accepts keys until ``count`` reaches ``limit``, which is below ``slots``."""
+    """Maps each key to its last offset. It accepts new keys until ``count`` reaches ``limit``, which is below
+    ``slots``."""
 
     def __init__(self, slots: i64, limit: i64) -> None:
         if not 0 < limit < slots:
@@ -95,7 +96,7 @@ def _fnv(key: bytes) -> i64:
 
 
 def note_keys(records: bytes, count: i64, base_offset: i64, start: i64, keys: OffsetMap) -> bool:
-    """Record the keys of a batch's records from offset ``start`` on. Returns False if the map became full.
+    """Record in ``keys`` the keys of a batch's records from offset ``start`` on. Returns False if the map became full.
 
     In that case only some of the batch's records have been recorded.
     """

@@ -1,4 +1,4 @@
-"""Which batches a compaction keeps for reasons other than their keys: transactions, markers, producers.
+"""Decides which batches a compaction keeps for reasons other than their keys: transactions, markers, producers.
 
 Rules:
 
@@ -65,8 +65,8 @@ class TransactionsSeen:
         return False
 
     def end(self, header: BatchHeader, marker: ControlMarker) -> tuple[bool, AbortedTransaction | None]:
-        """Record a marker. Returns whether a batch of its transaction is left, and the transaction's index entry (None
-        unless it was aborted and a batch is left).
+        """Record a marker. Returns True if a batch of its transaction is left, and the transaction's index entry. The
+        entry is None unless the transaction was aborted and a batch is left.
 
         Raises ``InconsistentTransactions`` if batches were treated as committed but the marker aborts them, or vice
         versa.

@@ -44,11 +44,11 @@ Adopt = Callable[[CompactedGroup], None]
 
 
 class WorkerEnded(Exception):
-    """The worker was stopped, or its process has ended. Another worker can compact the log."""
+    """Raised if the worker was stopped, or its process has ended. Another worker can compact the log."""
 
 
 class WorkerNotStarted(Exception):
-    """The worker's process cannot be started. The log is not the cause."""
+    """Raised if the worker's process cannot be started. The log is not the cause."""
 
 
 class Worker(Protocol):

@@ -56,7 +56,8 @@ class Batch(NamedTuple):
 def verified_batches(
     directory: Path, base_offset: int, end_offset: int, size: int, max_bytes: int, throttle: Callable[[int], None]
 ) -> Iterator[Batch]:
-    """Yield the batches of a sealed segment of ``size`` bytes, as v2. ``throttle`` is called with the size of each.
+    """Yield the batches of a sealed segment of ``size`` bytes, as v2. Calls ``throttle`` with the size in bytes of each
+    batch that it reads.
 
     ``max_bytes`` limits the decompressed size of one batch's records. The digest is compared after the last batch.
     Raises ``CorruptRecord`` for damage, ``KafkaError`` for other malformed batches, and ``OSError``.
@@ -112,7 +113,7 @@ class _LegacyMessages:
         self._end = end
 
     def taken(self) -> Iterator[Batch]:
-        """Yield the pending messages as one batch."""
+        """Yield the pending messages, if there are any, as one batch."""
         if self._held:
             held, self._held, self._bytes = self._held, [], 0
             yield _converted(held, Compression.NONE, None, self._end)

@@ -27,8 +27,8 @@ WRITE_BYTES: Final = 1 << 20
 
 
 class CompactedSegments:
-    """Writes the new segments from ``base_offset`` up to ``end_offset``. A context manager: without ``finish``, it
-    removes the segments on exit.
+    """Writes the new segments from ``base_offset`` up to ``end_offset``. A context manager, which removes the segments
+    on exit unless ``finish`` was called.
 
     Every method may raise ``OSError``.
     """

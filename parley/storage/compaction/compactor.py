@@ -128,7 +128,8 @@ class CompactionResult:
 
 
 class Uncleanable(Exception):
-    """The log cannot be compacted: it is damaged, or the offset map is too small. The message is for the operator."""
+    """Raised if the log cannot be compacted, because it is damaged or the offset map is too small. The message is for
+    the operator."""
 
 
 def compact(

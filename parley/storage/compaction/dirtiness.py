@@ -33,7 +33,7 @@ class Dirtiness:
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
-    """By how much the age of the oldest dirty record exceeds ``max.compaction.lag.ms``; 0 if it does not."""
+    """How much older the oldest dirty record is than ``max.compaction.lag.ms`` allows; 0 if it is not too old."""
     min_ratio: float
     """``min.cleanable.dirty.ratio`` of the topic."""
 
@@ -50,7 +50,7 @@ class Dirtiness:
 
 
 def choose(logs: Mapping[T, Dirtiness]) -> T | None:
-    """Return the dirtiest of the logs that are due, or None if none is."""
+    """Return the dirtiest of the logs that are due, or None if no log is due."""
     due = [log for log, dirtiness in logs.items() if dirtiness.is_due]
     return max(due, key=lambda log: logs[log].ratio, default=None)
 
@@ -58,7 +58,8 @@ def choose(logs: Mapping[T, Dirtiness]) -> T | None:
 def measure(
     segments: Sequence[Segment], config: LogConfig, *, first_dirty_offset: int, limit: int, now_ms: int
 ) -> Dirtiness:
-    """Measure the log that consists of these segments. Compaction must not reach the offset ``limit``.
+    """Measure the log that consists of these segments. Only segments that end at or below the offset ``limit`` may be
+    compacted.
 
     Reads timestamps from the files of dirty segments if the topic has a compaction lag. Raises ``OSError``.
     """

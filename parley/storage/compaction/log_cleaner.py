@@ -51,7 +51,7 @@ WORKER_DEATHS_MAX: Final = 5
 MAP_BYTES_MIN: Final = 1 << 20
 """The smallest offset map to which the cleaner shrinks when memory runs out. It fits in the memory of any broker."""
 VERIFY_BYTES: Final = 1 << 20
-"""The bytes of a log that one job of the executor verifies."""
+"""The number of bytes of a log that are verified in one job of the executor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,8 @@ class CompactionRun:
 
     duration_s: float
     delay_s: float
-    """By how much the age of the log's oldest dirty record exceeded ``max.compaction.lag.ms``."""
+    """How much older the log's oldest dirty record was than ``max.compaction.lag.ms`` allows; 0 if it was not too
+    old."""
     stats: CompactionStats
 
 
@@ -192,7 +193,7 @@ class CleanerCounts:
 
 
 class LogCleaner:
-    """Compacts the logs of ``owner``."""
+    """Compacts the logs of ``owner`` while ``run`` is running."""
 
     def __init__(
         self,
@@ -205,8 +206,8 @@ class LogCleaner:
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        """Each worker occupies a thread of ``executor``, perhaps for hours. ``start_task`` starts the tasks that await
-        the workers."""
+        """``settings`` returns the current limits, and ``make_worker`` a new worker. Each worker occupies a thread of
+        ``executor``, perhaps for hours. ``start_task`` starts the tasks that await the workers."""
         self.counts = CleanerCounts()
         self.max_dirty_ratio = 0.0
         """The dirty ratio of the dirtiest log when the cleaner last measured the logs."""
@@ -253,12 +254,12 @@ class LogCleaner:
 
     @property
     def last_runs(self) -> Sequence[CompactionRun]:
-        """The latest runs, at most as many as there are threads."""
+        """The most recent successful compactions, at most as many as there are threads."""
         return tuple(self._runs)
 
     @property
     def set_aside(self) -> Mapping[Log, str]:
-        """All logs that are not compacted, and why: those that a failure has set aside (``_set_aside``), and those of
+        """The logs that are not compacted, each with the reason: those that a failure has set aside, and those of
         compacted topics with damaged records, until the records are healed."""
         damaged = {log: "damaged records" for log in self._compacted() if log.damage}
         return {**damaged, **{log: reason for log, reason in self._set_aside.items() if self._is_current(log)}}

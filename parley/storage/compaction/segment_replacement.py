@@ -51,7 +51,7 @@ class LogToCompact:
     """Held during every removal of segments, even while it waits for the disk. Acquired before ``lock``."""
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
-    """Reports a disk failure and raises it as KAFKA_STORAGE_ERROR."""
+    """Returns a context manager that reports a disk failure inside its block and raises it as KAFKA_STORAGE_ERROR."""
     tombstone_checkpoint: TombstoneCheckpoint
     tombstones_kept_from: int
     is_closed: Callable[[], bool]

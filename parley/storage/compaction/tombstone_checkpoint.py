@@ -23,7 +23,8 @@ CHECKPOINT: Final = "removed-tombstones-checkpoint"
 
 
 class TombstoneCheckpoint:
-    """The offset of one log (``up_to``). Reads the file at ``path``; without a file, no tombstone was removed."""
+    """The checkpoint of one log. ``up_to`` is the offset up to which tombstones may be missing; 0 if there is no file
+    at ``path``."""
 
     def __init__(self, path: Path, log_end: int, *, is_new: bool = False) -> None:
         """``is_new`` means that the log has no files yet, so the checkpoint is not read."""

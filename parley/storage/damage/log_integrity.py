@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class DamagedOffset(CorruptRecord):
-    """The offset to read lies in a damaged range (CORRUPT_MESSAGE)."""
+    """Raised if the offset to read lies in a damaged range (CORRUPT_MESSAGE)."""
 
     def __init__(self, offset: int, damaged: DamagedRange) -> None:
         extent = f"offsets {damaged.first_offset} to {damaged.last_offset} are damaged"
@@ -46,7 +46,7 @@ class DamagedOffset(CorruptRecord):
 
 
 class ClosedLog(KafkaError):
-    """The log was closed during a verification (KAFKA_STORAGE_ERROR).
+    """Raised if the log was closed during a verification (KAFKA_STORAGE_ERROR).
 
     Its directory may have been renamed or removed, so that missing files prove nothing.
     """

@@ -45,8 +45,8 @@ from parley.storage.transaction_recovery import TransactionScan
 
 
 class CompactedOtherwise(CorruptRecord):
-    """The two replicas were compacted differently: one lacks tombstones for records in the other, so that deleted keys
-    could reappear."""
+    """Raised if the two replicas were compacted differently: one lacks tombstones for records in the other, so that
+    deleted keys could reappear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class MendedLog:
     removal_lock: RLock
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
-    """Reports a disk failure and raises it as KAFKA_STORAGE_ERROR. If the disk is only full, it raises without
-    reporting."""
+    """Returns a context manager that reports a disk failure inside its block and raises it as KAFKA_STORAGE_ERROR. If
+    the disk is only full, it raises without reporting."""
     is_closed: Callable[[], bool]
     ended: Callable[[], None]
     """Called once when the mending has ended."""

@@ -31,16 +31,16 @@ from parley.storage.segment_names import DIGEST_SUFFIX
 _log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""The bytes that one job of the executor verifies: a few milliseconds of work if the disk is idle."""
+"""The number of bytes that are verified in one job of the executor: a few milliseconds of work if the disk is idle."""
 LOOK_S = 60.0
-"""How long the loop waits before it looks for due segments again after it has found none."""
+"""How long the loop waits before it looks for due segments again, if it has found none."""
 NEVER_MS = 0
 """The last verification time of a segment that was never verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubSettings:
-    """When data is read again, and how fast."""
+    """How often data is verified, and how fast."""
 
     interval_ms: int
     max_bytes_per_second: int

@@ -56,7 +56,8 @@ class Checked(NamedTuple):
 
 
 def check(segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
-    """Verify at least the bytes [``begin``, ``end``). Blocks. Raises ``OSError``."""
+    """Verify at least the bytes [``begin``, ``end``) of a segment that had the state ``extent``. Blocks. Raises
+    ``OSError``."""
     digest, end = extent.digest, min(end, extent.size)
     if digest is not None and digest.covers_headers:
         return _check_with(digest, segment, begin, end, extent)

@@ -49,15 +49,15 @@ _SIZES = {_OF_ALL_BYTES: 4, 2: 8, 3: 0, 4: 8, 5: 0}  # the checksums of a block,
 _HEAD = struct.Struct(">hIiqq")
 _UINT32: Final = struct.Struct(">I")
 _GATHERED_BYTES: Final = 1024
-"""How many of the first bytes of batches are gathered before they are added to the checksums: two calls for 49 batches,
-instead of two for each."""
+"""The number of header bytes that are gathered before they are added to the checksums. This takes two calls for 49
+batches, instead of two for each batch."""
 _CHECKED_FROM = 6
 
 _log = logging.getLogger(__name__)
 
 
 class CorruptDigest(ValueError):
-    """The file is not a valid digest of a supported version."""
+    """Raised if the contents of a file are not a valid digest of a supported version."""
 
 
 class BlockSums(NamedTuple):
@@ -205,7 +205,7 @@ class DigestBuilder:
 
 
 def write_digest(path: Path, digest: SegmentDigest) -> None:
-    """Write the file; ``sync_digest`` makes it durable. Raises ``OSError``."""
+    """Write ``digest`` to the file at ``path`` without a sync; ``sync_digest`` makes it durable. Raises ``OSError``."""
     try:
         path.write_bytes(digest.encode())
     except IsADirectoryError:

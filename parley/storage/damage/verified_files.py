@@ -71,7 +71,7 @@ Versions = Mapping[int, FileVersion]
 
 
 def note_verified(directory: Path, logs: Iterable[tuple[TopicPartition, Sequence[Segment]]]) -> None:
-    """Write the list of verified segments of the log directory, whose logs are closed. Blocks. Raises ``OSError``.
+    """Write the list of verified segments of the log directory. The logs must be closed. Blocks. Raises ``OSError``.
 
     The list is not synced, because it has no effect after a restart of the machine.
     """
