@@ -35,7 +35,7 @@ _NAME = re.compile(r"(\d{20})-([1-9]\d*)\.cut", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CutFile:
-    """One cut file. Each cut file of a log has a higher ``number`` than the ones before."""
+    """One cut file. ``number`` increases from each cut file of a log to the next."""
 
     path: Path
     first_offset: int

@@ -129,8 +129,8 @@ class SnapshotFiles:
             self._add(offset)
 
     def write_later(self, offset: int, producers: int, entries: Callable[[], Iterable[ProducerEntry]]) -> None:
-        """Have the next ``flush`` write a snapshot, unless one exists at ``offset``. ``entries`` returns the state of
-        ``producers`` producers as of this call."""
+        """Add a snapshot that the next ``flush`` will write, unless one exists at ``offset``. ``flush`` calls
+        ``entries``, perhaps in another thread; it must return the state of ``producers`` producers as of this call."""
         if offset in self._offsets:
             return
         self._waiting.append(_Waiting(offset, producers, entries))
@@ -155,7 +155,7 @@ class SnapshotFiles:
                     return  # the log was deleted meanwhile, and its directory renamed or removed
 
     def remove(self, offsets: Collection[int]) -> None:
-        """Delete snapshots, or cancel their writing. Blocks. Raises ``OSError``."""
+        """Delete snapshots, or cancel those that are not written yet. Blocks. Raises ``OSError``."""
         if not offsets:
             return
         with self._writing:

@@ -65,8 +65,8 @@ class RecoveryScan:
         self._opened = opened
         self._now_ms = now_ms
         self._scanned_from = UNSEALED
-        """The lowest base offset at and after which all segments are scanned. The scan finds all epochs from there on,
-        so it may remove wrong ones."""
+        """The base offset from which on all segments are scanned. The scan finds all epochs from there on, so it may
+        remove wrong ones."""
         self._scans: dict[int, Scan] = {}
         self._wrong: set[int] = set()
         """The base offsets of segments whose digest differs from their batches, which are good."""

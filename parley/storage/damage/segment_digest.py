@@ -61,7 +61,7 @@ class CorruptDigest(ValueError):
 
 
 class BlockSums(NamedTuple):
-    """The checksums of the batches that start in one block of the file; both are 0 if none does."""
+    """The checksums of the batches that start in one block of the file; both are 0 if no batch starts there."""
 
     contents: int
     """The CRC-32C of the batches' own checksums."""

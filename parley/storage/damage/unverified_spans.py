@@ -15,7 +15,7 @@ def overlap(spans: Spans, begin: int, end: int) -> bool:
 
 
 def first_in(spans: Spans, begin: int, end: int) -> int:
-    """Return the first byte of [``begin``, ``end``) that lies in ``spans``; ``end`` if none does."""
+    """Return the first byte of [``begin``, ``end``) that lies in ``spans``, or ``end`` if no byte does."""
     return next((max(first, begin) for first, last in spans if first < end and begin < last), end)
 
 
