@@ -107,7 +107,7 @@ class Revision:
 
 
 class Presence(Enum):
-    """An expectation about a key at any revision."""
+    """What a check expects of a key, regardless of its revision: anything (no check), absence or presence."""
 
     ANY = "any"
     ABSENT = "absent"
@@ -165,7 +165,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition of a transaction. ``fences`` marks a guard: ``Fenced`` is raised if it does not hold."""
+    """A condition of a transaction. ``fences`` marks a guard: if it does not hold, the transaction raises ``Fenced``
+    instead of an error such as ``Conflict``."""
 
     key: str
     expect: Expectation
@@ -326,8 +327,8 @@ class Capabilities:
 
 
 def violation(check: Check, found: Revision | None) -> CoordinationError | None:
-    """For backends: return the error of a failed check, or None if the check holds. ``found`` is the key's revision,
-    None if absent."""
+    """For backends: return the error of a failed check, or None if the check holds. ``found`` is the key's revision, or
+    None if the key is absent."""
     error: CoordinationError
     match check.expect:
         case Presence.ABSENT if found is not None:
@@ -392,7 +393,8 @@ class Backend(ABC):
 
     In addition to the errors that a method documents, every call may raise ``Unavailable`` (not applied),
     ``Unauthorized``, ``WrongStore``, and ``Closed`` (before ``open`` and after ``close``); every write may raise
-    ``MaybeApplied``. ``parley.consensus.errors`` explains what to do in each case.
+    ``MaybeApplied``. A call with a key raises ValueError if the key is illegal, and ``TooLarge`` if it is too long.
+    ``parley.consensus.errors`` explains what to do in each case.
     """
 
     config: ClassVar[StoreConfig] = NO_CONFIG
@@ -463,7 +465,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
-        """Return the entry of a key, ``None`` if the key is absent."""
+        """Return the entry of a key, or None if the key is absent."""
 
     async def put(
         self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
@@ -522,7 +524,7 @@ class Backend(ABC):
 
     @abstractmethod
     def watch(self, prefix: str) -> Watch:
-        """Watch all keys that start with ``prefix`` (any text, "" for all)."""
+        """Return a watch of all keys that start with ``prefix`` (any text, "" for all)."""
 
     async def watch_count(self) -> WatchCount:
         """Return the number of watches that the servers report. Raises only ``Closed``."""

@@ -34,7 +34,7 @@ def segment(text: str) -> str:
 
 
 def text_of(escaped: str) -> str:
-    """Decode a segment that ``segment`` encoded."""
+    """Return the text that ``segment`` has encoded as ``escaped``."""
     if escaped == "%":
         return ""
     raw = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode("ascii")), escaped.encode("ascii"))

@@ -13,7 +13,7 @@ from parley.light_dataclasses import dataclass
 
 
 class Guard(Enum):
-    """Whether a protection keeps other clients out."""
+    """The state of a protection: it keeps other clients out (CLOSED), does not (OPEN), or cannot be determined."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -39,13 +39,13 @@ class Protection:
 
 
 def unknown_protection() -> Protection:
-    """Return the protection of stores that do not report it."""
+    """Return the findings for a store whose backend cannot probe its protection."""
     finding = Finding(Guard.UNKNOWN, "this kind of store does not report it", "see the documentation of the store")
     return Protection(finding, finding)
 
 
 def of_connection(servers: str, *, encrypted: bool, advice: str) -> Finding:
-    """Return whether connections to ``servers`` use TLS. ``advice`` says how to enable it."""
+    """Return the finding on connections to ``servers``: whether they use TLS. ``advice`` says how to enable TLS."""
     if encrypted:
         return Finding(Guard.CLOSED, f"connections to {servers} use TLS")
     return Finding(Guard.OPEN, f"connections to {servers} are plaintext, logins included", advice)

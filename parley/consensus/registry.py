@@ -106,8 +106,8 @@ def third_party_config(scheme: str) -> StoreConfig | None:
 def configured_url(config: Mapping[str, str], data_dir: str | PathLike[str] | None = None) -> str:
     """Return the address of the store that a broker's configuration names.
 
-    That is ``coordination.url``; else the address in the keys of a built-in store, such as ``zookeeper.connect``; else
-    the embedded store below ``data_dir``, by default the first directory of ``log.dirs``.
+    That is ``coordination.url``; otherwise the address in the keys of a built-in store, such as ``zookeeper.connect``;
+    otherwise the embedded store below ``data_dir``, by default the first directory of ``log.dirs``.
 
     Raises BadConfig if such a key is malformed, or if no key specifies where to keep the embedded store.
     """
@@ -126,7 +126,7 @@ def configured_url(config: Mapping[str, str], data_dir: str | PathLike[str] | No
 
 
 def names_store(config: Mapping[str, str]) -> bool:
-    """Return True if a broker's configuration names its store; if so, no default applies."""
+    """Return True if a broker's configuration names its store. Otherwise the broker uses the embedded store."""
     return any(config.get(key, "").strip() for key in ("coordination.url", *_address_keys()))
 
 

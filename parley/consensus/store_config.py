@@ -46,7 +46,7 @@ class ConfigKey:
     type: ValueType
     default: bool | int | str | tuple[str, ...] | None
     doc: str
-    """The text for the documentation and DescribeConfigs."""
+    """The description of the key in the documentation and in DescribeConfigs responses."""
     importance: Importance = Importance.MEDIUM
     at_least: int | None = None
     """The lowest number allowed, or None for no limit."""
@@ -80,7 +80,7 @@ class StoreConfig:
     names that begin with it."""
     address_key: str = ""
     """The key that names the store's servers, or "" if only ``coordination.url`` can do so. If this key is set and
-    ``coordination.url`` is not, ``address`` returns the address of the store. Raises BadConfig."""
+    ``coordination.url`` is not, ``address`` returns the address of the store, or raises BadConfig."""
     address: Callable[[Given], str] | None = None
     options: Callable[[Given], Mapping[str, object]] = _no_options
     """Returns the options for ``Backend.from_url`` in addition to each address of this store, such as secrets."""
@@ -89,4 +89,4 @@ class StoreConfig:
 
 
 NO_CONFIG = StoreConfig()
-"""For a store without configuration keys."""
+"""The ``Backend.config`` of a store without configuration keys."""

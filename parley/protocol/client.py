@@ -62,7 +62,8 @@ class NoBrokerListens(NoBrokerResponds):
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """Parse "host:port,host,[::1]:port"; the default port is 9092. Raises ValueError.
+    """Parse "host:port,host,[::1]:port"; the default port is 9092. Raises ValueError if an address is malformed or
+    there is none.
 
     Ignores a listener name before an address, as in "PLAINTEXT://host:port", like Kafka's clients.
     """
@@ -84,7 +85,7 @@ class Client:
     """Sends requests to the brokers of a cluster. The module docstring lists the errors that it raises.
 
     ``async with Client("localhost:9092") as client: response = await client.send(request)``. A ``node`` is a broker id;
-    the client finds its address in the cluster's metadata. Timeouts are in seconds.
+    the client finds the broker's address in the cluster's metadata. Timeouts are in seconds.
     """
 
     def __init__(
@@ -166,7 +167,10 @@ class Client:
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
 
     async def hold(self) -> None:
-        """Connect to any broker, unless connected, and wait until the connection ends."""
+        """Connect to any broker, unless connected, and wait until the connection ends.
+
+        Raises KafkaError if no connection can be opened.
+        """
         await (await self._link(None)).until_closed()
 
     @property
@@ -195,15 +199,17 @@ class Client:
         return response
 
     async def controller(self) -> int:
-        """Return the node that accepts requests for the controller. Raises KafkaError(NOT_CONTROLLER) if the cluster
-        has no controller."""
+        """Return the id of the broker that accepts requests for the controller.
+
+        Raises KafkaError(NOT_CONTROLLER) if the cluster currently has no controller.
+        """
         node = (await self.metadata([])).controller_id
         if node < 0:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster currently has no controller")
         return node
 
     async def leader(self, topic: str, partition: int, *, fresh: bool = False) -> int:
-        """Return the leader of the partition, from the cache if possible unless ``fresh``.
+        """Return the broker id of the partition's leader. With ``fresh``, request it even if the cache contains it.
 
         Raises KafkaError with the error code of the topic or partition, such as UNKNOWN_TOPIC_OR_PARTITION or
         LEADER_NOT_AVAILABLE.
@@ -225,7 +231,8 @@ class Client:
         return found.leader_id
 
     async def coordinator(self, key: str, key_type: int = 0) -> int:
-        """Return the coordinator of a group (``key_type`` 0) or a transactional id (1).
+        """Return the broker id of the coordinator of a group (``key_type`` 0), a transactional id (1), or a share
+        group's partition (2).
 
         Raises KafkaError with the broker's error code, such as COORDINATOR_NOT_AVAILABLE.
         """
@@ -244,7 +251,7 @@ class Client:
     # --- Connections ---
 
     async def _link(self, node: int | None) -> Link:
-        """Return the connection to the node, opening it if necessary."""
+        """Return the connection to the node (None: to any broker), opening it if necessary."""
         link = self._open_link(node)
         if link is not None:
             return link
@@ -275,8 +282,10 @@ class Client:
         return {link.address for link in self._links.values() if link.is_silent}
 
     async def _connect_any(self) -> Link:
-        """Return a connection to the first address that responds. Addresses that currently do not respond are tried
-        last."""
+        """Return a connection to the first address that responds. Addresses with an overdue response are tried last.
+
+        Raises NoBrokerResponds, or NotAuthenticated at the first address that rejects the login.
+        """
         failures = []
         for address in sorted(self._addresses(), key=self._silent().__contains__):
             try:

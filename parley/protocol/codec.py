@@ -50,8 +50,8 @@ _STORED_VERSION: Final = struct.Struct(">h")
 def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
     """Decode the message that fills ``data`` from ``pos`` to its end.
 
-    Records in the message are slices of ``data``, valid until the caller overwrites it. Raises MalformedMessage,
-    including if bytes are left over.
+    Records in the message are slices of ``data``, valid until the caller overwrites it. Raises MalformedMessage, for
+    example if bytes are left over.
     """
     message, end = decode_from(cls, version, data, pos)
     if end != len(data):
@@ -80,7 +80,7 @@ def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Return the bytes of a message, without header or size."""
+    """Return the bytes of a message, without a header and without the size of a frame."""
     parts: list[Buffer] = []
     parts.append(_append(message, version, bytearray(), parts))
     return b"".join(parts)
@@ -124,7 +124,7 @@ def encode_stored(message: Data, version: int) -> bytes:
 def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
     """Decode a stored record's key or value. Returns it and its version.
 
-    Raises MalformedMessage, including for a version that ``cls`` does not have because newer software wrote it.
+    Raises MalformedMessage, for example if newer software wrote a version that ``cls`` does not have.
     """
     if len(data) < _STORED_VERSION.size:
         raise MalformedMessage(f"{cls.__name__}: {len(data)} bytes are too short for a version")

@@ -6,8 +6,8 @@ Rules:
   and do not exceed its limit.
 - Small frames are received into one buffer per connection, which grows and shrinks with the traffic, and copied out of
   it. A larger frame is received directly into a separate bytearray.
-- Both grow as data arrives: a peer that only claims a size makes this side allocate no more than a peer has once filled
-  on the same connection. Thousands of connections that each send four bytes therefore cost little.
+- Both grow as data arrives. A peer that only claims a size makes this side allocate 16 KiB, or as much as the largest
+  frame received so far on the connection, but at most 1 MiB. So thousands of idle connections cost little memory.
 - Responses arrive in the order of the requests. After an unexpected correlation id, the connection must be closed,
   because the two ends are out of step.
 """
@@ -207,8 +207,8 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {}
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """Parse the header of a request frame (without its size).
 
-    Also parses headers of unknown versions, and of unknown API keys as if these were not flexible. The caller must
-    check both before it decodes the body. Raises MalformedMessage.
+    Also parses the header if the version or the API key is unknown; an unknown API is assumed not to be flexible. The
+    caller must check both before it decodes the body. Raises MalformedMessage.
     """
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -296,7 +296,7 @@ class ClientConnection:
 
     def buffer_updated(self, received: int) -> Iterator[MatchedResponse]:
         """Yield the responses that the ``received`` bytes complete. The caller must exhaust the iterator before any
-        other call."""
+        other call. Raises MalformedMessage."""
         for frame in self._reader.buffer_updated(received):
             yield self._match(frame)
 

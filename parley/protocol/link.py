@@ -64,7 +64,7 @@ class Address(NamedTuple):
 
 
 def tls_refused(address: Address, error: ssl.SSLError, trusted: str = "") -> NotAuthenticated:
-    """Return the client's error for a failed TLS handshake. ``trusted`` says which authorities the client trusts."""
+    """Return the client's error for a failed TLS handshake. ``trusted`` is ``ClientSecurity.trusted``, or empty."""
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"{INVALID_CERTIFICATE}: {error.verify_message.rstrip('.')}"
@@ -142,8 +142,8 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def throttle_left_s(self) -> float:
-        """The seconds for which the broker will not read from this client, because the client has exceeded a quota; not
-        positive if it reads now."""
+        """How long the broker will not read from this client, in seconds, because the client has exceeded a quota; 0 or
+        negative if the broker reads now."""
         return self._throttled_until - asyncio.get_running_loop().time()
 
     def _note_throttle(self, seconds: float) -> None:
@@ -192,6 +192,9 @@ class Link(asyncio.BufferedProtocol):
 
         If the broker throttles the client, waits until the broker reads requests again, as Java's client does. If the
         session is about to expire (KIP-368), logs in again first.
+
+        Raises ValueError if the request cannot be encoded, and KafkaError if the connection ends before the response or
+        the new login fails. Has no timeout.
         """
         async with self._turn:
             while self.is_open and (wait_s := self.throttle_left_s) > 0:
@@ -206,7 +209,10 @@ class Link(asyncio.BufferedProtocol):
         return None if response is None else await response
 
     async def _hand_over(self, request: Request, version: int) -> asyncio.Future[Response] | None:
-        """Write a request to the connection. Returns the future of its response, or None if there will be none."""
+        """Write a request to the connection. Returns the future of its response, or None if there will be none.
+
+        Raises ConnectionClosed if the connection has ended.
+        """
         await self._writable.wait()
         if not self.is_open:
             raise ConnectionClosed(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.address} has ended")
@@ -308,7 +314,7 @@ class Link(asyncio.BufferedProtocol):
         return version
 
     def give_up(self) -> None:
-        """Record that a response is overdue. End the connection if no caller waits for another response."""
+        """Record that a response is overdue. Ends the connection if no caller waits for another response."""
         self.is_silent = True
         if all(waiting.done() for waiting in self._waiting.values()):
             self._end("a response was overdue")

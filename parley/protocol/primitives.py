@@ -37,7 +37,8 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """Do the same as ``read_uvarint`` after its first byte, ``first``, was read and more bytes follow at ``pos``."""
+    """Finish ``read_uvarint`` when its first byte, ``first``, has been read and the rest of the varint is at
+    ``pos``."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = buf[pos]

@@ -104,7 +104,7 @@ class FieldType:
         self.struct = struct
 
     def zero(self) -> Any:
-        """Return the default of a field of this type without a declared default. A list is a new object each time."""
+        """Return the default of a field of this type that does not declare one. A list is a new object each time."""
         if self.kind == "array":
             return []
         if self.struct is not None:
@@ -173,7 +173,7 @@ class Field:
         return self._declared_default is _MISSING
 
     def default(self) -> Any:
-        """Return the default value. A list is a new object each time, a struct always the same object."""
+        """Return the default value. A list is a new object each time; a struct is always the same frozen object."""
         default = self._default
         return list(default) if isinstance(default, list) else default
 
@@ -251,7 +251,7 @@ def field(
 
     ``versions`` are the versions that contain it; ``nullable`` are those in which it may be null; ``tag`` is its tag,
     and ``tagged`` are the versions in which it is a tagged field. The value of an ``ignorable`` field is silently
-    dropped in versions that lack the field. ``flexible="none"`` keeps the old, non-compact encoding also in flexible
+    dropped in versions that lack the field. ``flexible="none"`` keeps the old, non-compact encoding even in flexible
     versions.
     """
     return Field(
@@ -386,7 +386,7 @@ def _copied(value: Any) -> Any:
 
 @cache
 def _frozen_class(cls: type[Any]) -> type[Any]:
-    """Return the class of the frozen objects of ``cls``."""
+    """Return the subclass of ``cls`` to which ``Struct.frozen`` converts its objects."""
     if cls._plain is not cls:
         return cls
 
@@ -402,7 +402,7 @@ def _frozen_class(cls: type[Any]) -> type[Any]:
 
 
 def constructor(cls: type[S]) -> type[S]:
-    """Return a function that does the same as calling the class, in half the time.
+    """Return a function that creates objects of the class, like a call of the class but in half the time.
 
     Python passes keyword arguments to a class in a dictionary, and to a function without one.
     """

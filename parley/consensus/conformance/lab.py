@@ -23,11 +23,11 @@ from parley.consensus.recipes.listeners import View
 
 _T = TypeVar("_T")
 LONG_TTL_MS = 60_000
-"""For sessions that must not expire while a check runs."""
+"""The TTL, in milliseconds, of sessions that must not expire while a check runs."""
 
 
 class Broken(AssertionError):
-    """A check has found that the store lacks the property that the check tests."""
+    """Raised by a check if the store lacks the property that the check tests."""
 
 
 def require(holds: object, message: str) -> None:
@@ -37,14 +37,17 @@ def require(holds: object, message: str) -> None:
 
 
 def equal(found: object, expected: object, what: str) -> None:
-    """Raise Broken if the two values differ."""
+    """Raise Broken if the two values differ. ``what`` describes them in the message."""
     if found != expected:
         raise Broken(f"{what}: expected {_short(expected)}, found {_short(found)}")
 
 
 @asynccontextmanager
 async def refused(kind: type[Exception] | tuple[type[Exception], ...], what: str) -> AsyncIterator[None]:
-    """Raise Broken unless the block raises this exception, or one of these."""
+    """Raise Broken unless the ``with`` block raises an exception of this type, or of one of these types.
+
+    ``what`` describes the block in the message.
+    """
     expected = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
     try:
         yield
@@ -165,7 +168,10 @@ class Lab:
             _give_up(what, seconds * self.harness.patience)
 
     async def said(self, peer: Peer, first: str, seconds: float = 60) -> list[Any]:
-        """Wait for the peer's next message, which must begin with ``first``. Returns the rest of it."""
+        """Wait for the peer's next message, which must begin with ``first``. Returns the rest of the message.
+
+        Raises Broken if another message arrives, if the peer ends, or if nothing arrives within ``seconds``.
+        """
         try:
             words = await self.within(seconds, peer.said(), f"the peer's message {first!r}")
         except EOFError as error:
@@ -174,7 +180,10 @@ class Lab:
         return words[1:]
 
     async def gone(self, client: Backend, key: str, seconds: float) -> float:
-        """Wait until a watch shows that a key is deleted. Returns the loop time of that event."""
+        """Wait until a watch shows that a key is deleted. Returns the loop time of that event.
+
+        Raises Broken if that does not happen within ``seconds``, or if the key can still be read afterwards.
+        """
         async with client.watch(key) as watch:
             await self.within(seconds, self._seen_gone(watch, key), f"the deletion of {key}")
         equal(await client.get(key), None, f"{key} after its removal was seen")
@@ -186,7 +195,7 @@ class Lab:
                 return
 
     async def there(self, client: Backend, key: str, seconds: float = 60) -> None:
-        """Wait until a watch shows that a key is present."""
+        """Wait until a watch shows that a key is present. Raises Broken if that does not happen within ``seconds``."""
 
         async def seen(watch: Watch) -> None:
             view = View()
@@ -197,7 +206,10 @@ class Lab:
             await self.within(seconds, seen(watch), f"{key}")
 
     async def follow(self, watch: Watch, view: View, expected: dict[str, bytes], seconds: float = 30) -> None:
-        """Apply the events of a watch to a view until the view shows these values."""
+        """Apply the events of a watch to a view until the view shows these values.
+
+        Raises Broken if that does not happen within ``seconds``.
+        """
 
         def differs(view: View) -> bool:
             return {key: entry.value for key, entry in view.entries.items()} != expected

@@ -125,8 +125,8 @@ class Follower:
                 self.entries.pop(key, None)
 
     def _advance(self, key: str, entry: Entry | None, event: Event, *, again: bool) -> None:
-        """Find the state that an event shows, after the states shown before (with ``again``, possibly the last of
-        these)."""
+        """Find the past state of the key that an event shows. It must be later than the state that this watch showed
+        last, or with ``again``, not earlier. Raises Broken if there is no such state."""
         past: list[Entry | None] = [None, *self.model.past.get(key, ())]
         start = self._position.get(key, 0 if again else -1) + (not again)
         for position in range(start, len(past)):

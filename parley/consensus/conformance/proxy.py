@@ -14,7 +14,7 @@ _CHUNK = 1 << 16
 
 
 class Tap:
-    """Inspects, and may change, the bytes of one connection. Return ``None`` to break the connection."""
+    """Inspects, and may change, the bytes of one connection. A method that returns ``None`` breaks the connection."""
 
     def to_server(self, data: bytes) -> bytes | None:
         """Return the bytes to send to the server instead of ``data``."""
@@ -28,7 +28,7 @@ class Tap:
 class Proxy:
     """Forwards the connections to ``port`` of this machine to a server.
 
-    :param make_tap: called for each connection.
+    :param make_tap: called for each connection; returns the tap that inspects it.
     """
 
     def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:

@@ -27,10 +27,11 @@ from parley.consensus.errors import (
 from parley.light_dataclasses import dataclass
 
 CALLS_MAX = 32
-"""The maximum number of a client's connections for calls. Together with those for blocking queries (watch.py), they
-stay far below an agent's limit of 200."""
+"""The maximum number of a client's connections for calls. Including the connections for blocking queries (watch.py), a
+client stays far below an agent's limit of 200 connections."""
 TIMEOUT_S = 10.0
-"""How long to wait for a response. An agent without a leader waits 7 s for one before it reports this."""
+"""How long to wait for a response. If the Consul cluster has no leader, an agent waits 7 s for one before it responds
+with an error."""
 RESPONSE_BYTES_MAX = 256 << 20
 """The largest response to accept. Consul has no pages: it sends everything below a prefix in one response. The state of
 100,000 partitions takes less than 100 MB."""

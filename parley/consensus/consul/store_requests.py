@@ -116,6 +116,7 @@ class Store:
         """Create a session without health checks, whose keys are deleted with it. Returns its id.
 
         Raises Unavailable even if only the response was lost: a session that no client knows has no keys, and expires.
+        Raises Unsupported if Consul rejects the TTL.
         """
         wanted = {
             "Name": self.layout.prefix,

@@ -86,8 +86,10 @@ def plan_txn(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Seq
 
 
 def plan_read(layout: KeyLayout, identity: str, verb: str, key: str) -> Plan:
-    """Return the Consul transaction for a read: ``get`` of a key (NotFound if it is absent) or ``get-tree`` of a
-    prefix."""
+    """Return the Consul transaction for a read.
+
+    ``verb`` is ``get`` for a key, which Consul rejects (NotFound) if the key is absent, or ``get-tree`` for a prefix.
+    """
     ops: tuple[KV, ...] = (
         {"Verb": "get", "Key": layout.marker(identity)},
         {"Verb": verb, "Key": layout.data(key)},
@@ -196,8 +198,8 @@ def entries(body: bytes) -> list[KV]:
 
 
 def objects(body: bytes, name: str) -> list[dict[str, Any]]:
-    """Return the list of JSON objects in this field of a response. Raises Unavailable if Consul did not send the
-    response."""
+    """Return the JSON objects in the field ``name`` of a response. Raises Unavailable if the field is missing, because
+    the response is not from Consul."""
     try:
         found = json.loads(body)[name] or []
     except (ValueError, KeyError, TypeError) as error:

@@ -170,8 +170,7 @@ class EtcdBackend(Backend):
     # --- For sessions ---
 
     async def keep_alive(self, lease: int, timeout_s: float) -> int:
-        """Renew a lease (for ``session.Leases``). Returns its remaining time in seconds; 0 or less if it does not
-        exist."""
+        """Renew a lease, as ``session.Leases`` describes."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         server = await self._connected().server(deadline)
         try:
@@ -200,8 +199,7 @@ class EtcdBackend(Backend):
             await self.verify()
 
     def end(self, session: EtcdSession) -> asyncio.Future[None]:
-        """Revoke the lease of a session that is LOST (for ``session.Leases``). The future is done when the keys of the
-        session are deleted."""
+        """Revoke the lease of a session that is LOST, as ``session.Leases`` describes."""
         self._sessions.pop(session, None)
         ending = asyncio.ensure_future(self._revoke(session.lease))
         self._ending.add(ending)
@@ -222,7 +220,7 @@ class EtcdBackend(Backend):
     # --- For watches ---
 
     async def snapshot(self, prefix: str) -> tuple[Sequence[Entry], int]:
-        """Return the entries below a prefix, and their revision (for ``watch.Source``). Raises Compacted."""
+        """Return the entries below a prefix, and their revision, as ``watch.Source`` describes."""
         start, end = self.layout.range(prefix)
         entries: list[Entry] = []
         revision, limit = 0, _PAGE

@@ -105,8 +105,11 @@ class Connection:
             await asyncio.sleep(min(self._rng.random() * 0.01 * 2**attempt, 0.25))
 
     async def server(self, deadline: float) -> ServerConnection:
-        """Return the connection in use, or wait for the next one. Raises Unavailable if there is none by the deadline
-        (loop time)."""
+        """Return the connection in use, or wait for the next one.
+
+        Raises Unavailable if there is none by the deadline (loop time), Unauthorized or BadConfig if the last attempt
+        to connect failed for that reason, and Closed.
+        """
         while self._server is None or self._server.is_retired:
             if self._closed:
                 raise Closed("the backend is closed")

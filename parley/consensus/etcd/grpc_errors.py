@@ -17,11 +17,11 @@ from parley.light_dataclasses import dataclass
 
 
 class Compacted(Exception):
-    """The requested revision is older than the oldest one that etcd keeps. Never leaves this package."""
+    """The requested revision is older than the oldest one that etcd keeps. Raised only within this package."""
 
 
 class ResponseTooLarge(Exception):
-    """The response is larger than this client accepts: request less. Never leaves this package."""
+    """The response is larger than this client accepts: request less. Raised only within this package."""
 
 
 class Fate(Enum):

@@ -109,9 +109,11 @@ class ServerConnection:
     async def stream(
         self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
     ) -> AsyncIterator[Callable[[], Any]]:
-        """Open a stream with one request. Yields a function that awaits the next response.
+        """Open a stream with one request, until the end of the ``with`` block. Yields a function that awaits the next
+        response.
 
-        That function raises RequestFailed if the stream fails or ends.
+        Raises RequestFailed if the stream cannot be opened. The function raises RequestFailed if the stream fails or
+        ends.
         """
         make = self._channel.stream_stream(method.path, method.request.SerializeToString, method.response.FromString)
         call: Any = make(timeout=timeout_s, metadata=self._metadata())

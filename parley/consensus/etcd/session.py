@@ -17,10 +17,16 @@ class Leases(Protocol):
     """The interface that a session requires of its backend."""
 
     async def keep_alive(self, lease: int, timeout_s: float) -> int:
-        """Renew a lease. Returns its remaining time in seconds; 0 or less if it does not exist."""
+        """Renew a lease. Returns its remaining time in seconds; 0 or less if the lease does not exist.
+
+        Raises Unavailable if it is unknown whether the lease was renewed.
+        """
 
     def end(self, session: EtcdSession) -> asyncio.Future[None]:
-        """Revoke the lease of a session that is LOST. The future is done when the keys of the session are deleted."""
+        """Revoke the lease of a session that is LOST.
+
+        The future is done when the keys of the session are deleted, and fails if etcd cannot be reached.
+        """
 
 
 class EtcdSession(Session):

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 TOTAL_MASK = (1 << 40) - 1
-"""The bits that are kept of the total, and of what a row adds to it, so that SQLite's integers do not overflow."""
+"""The mask of the total, and of each row's contribution to it: 40 bits, so that SQLite's integers do not overflow."""
 _SESSION_FOLLOWS = 0x50524C59
 
 

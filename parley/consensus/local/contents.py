@@ -44,7 +44,7 @@ def verify_contents(connection: sqlite3.Connection, path: object) -> None:
 def _sums(
     connection: sqlite3.Connection, path: object, table: str, columns: str, is_intact: Callable[[Sequence[Any]], bool]
 ) -> Iterator[int]:
-    """Verify each row of a table, and return what the rows add to the total."""
+    """Verify each row of a table, and yield its contribution to the total. Raises DamagedStore at a damaged row."""
     for row in connection.execute(f"SELECT {columns} FROM {table} NOT INDEXED"):
         if not is_intact(row):
             raise DamagedStore(f"{path} is damaged: a row in the table {table} does not match its checksum: {row[0]!r}")
@@ -52,7 +52,7 @@ def _sums(
 
 
 def _object(statement: str) -> tuple[str, str, str]:
-    """Return the row in ``sqlite_schema`` of what a statement creates."""
+    """Return the type, name and SQL text that ``sqlite_schema`` contains after this CREATE statement."""
     _, kind, name, *_ = statement.replace("(", " ").split()
     return kind.lower(), name, statement
 

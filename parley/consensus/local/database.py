@@ -92,7 +92,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Whether entries changed, and whether sessions started or ended, through a connection since the previous call."""
+    """The kinds of changes made through a connection since the previous ``take_news``: to entries, and to the set of
+    sessions."""
 
     entries_changed: bool
     sessions_changed: bool
@@ -156,7 +157,7 @@ class Database:
             self._latest = None
 
     def take_news(self) -> News:
-        """Return the changes through this connection since the last call."""
+        """Return the kinds of changes made through this connection since the last call."""
         news = News(self._entries_changed, self._sessions_changed)
         self._entries_changed = self._sessions_changed = False
         return news
@@ -463,7 +464,11 @@ class Database:
 
 
 def require_format(application_id: int, form: int, path: Path) -> None:
-    """Raise DamagedStore or BadConfig unless the numbers in a file's head are those of a store that can be opened."""
+    """Check the application id and the format number in the header of a database file.
+
+    Raises DamagedStore if they do not belong to a coordination store or are damaged, and BadConfig if they belong to
+    another application or to a format that this version of Parley cannot read.
+    """
     is_parley, is_format = application_id == APPLICATION_ID, form == FIRST_FORMAT or form >> 16 == ~form & 0xFFFF
     if not application_id or is_parley != is_format:
         raise DamagedStore(f"{path} is damaged: it does not contain a coordination store")
@@ -499,7 +504,7 @@ def _initialize(path: Path, identity: str, boot: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names created in the directory durable. Raises OSError."""
+    """Make the directory's entries durable, such as files just created in it. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -539,7 +544,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary code of an error. The error has none if Python cannot convert a value."""
+    """Return SQLite's primary code of an error, or ``SQLITE_ERROR`` if the error has no code, because Python could not
+    convert a value."""
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 

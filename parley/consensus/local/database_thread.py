@@ -52,14 +52,15 @@ class DatabaseThread:
         self._wrong_store: WrongStore | None = None
 
     async def open(self, connect: Callable[[], Database]) -> Database:
-        """Connect, in the thread."""
+        """Call ``connect`` in the thread, and return the database that it returns. Raises the error that it raises."""
         self._database = await self._loop.run_in_executor(self._executor, connect)
         return self._database
 
     def submit(self, run: Callable[[Database], _T]) -> asyncio.Future[_T]:
         """Run a job after those submitted before it. It runs even if its future is cancelled.
 
-        The future raises Closed if this thread is closed.
+        The future has the result or the error of the job. It raises Closed if this thread is closed, and MaybeApplied
+        if the sync after the job fails.
         """
         job = _Job(run, self._loop.create_future())
         if self._closed or self._database is None:

@@ -12,7 +12,8 @@ APPLICATION_ID = 0x50524C59
 FIRST_FORMAT = 1
 """The format without checksums (upgrade.py)."""
 FORMAT = 0x2_FFFD
-"""The number of the second format, and its complement, so that damage does not turn it into another format."""
+"""The number of the second format (2), followed by its complement in the lower 16 bits, so that damage cannot turn it
+into the number of another format."""
 
 TABLES = (
     "CREATE TABLE state(one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL, boot TEXT NOT NULL, "
@@ -31,10 +32,10 @@ TABLES = (
     "WHEN new.checksum - new.renewed_ms <> old.checksum - old.renewed_ms "
     "BEGIN SELECT RAISE(ABORT, 'a newer version of Parley has upgraded the store: upgrade this process, too'); END",
 )
-"""The statements that create the tables. ``sqlite_schema`` contains them as they are."""
+"""The statements that create the tables. SQLite stores them verbatim in ``sqlite_schema``."""
 
 FIRST_STATE = "INSERT INTO state VALUES (1, ?, ?, 0, 0, 0, ?)"
-"""The identity, the boot id, and the checksum of the identity."""
+"""Inserts the only row of ``state``. The parameters are the identity, the boot id and the identity's checksum."""
 
 _REQUIRE_IDENTITY = """SELECT RAISE(ABORT, 'identity') WHERE NOT EXISTS (
     SELECT 1 FROM state

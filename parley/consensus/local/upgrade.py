@@ -1,8 +1,8 @@
 """Upgrades an embedded store of the first format, which had no checksums, in one transaction.
 
-A process of the older version would not write checksums. It refuses to open an upgraded store, because the format's
-number is another one. A running one is found by its named pipe; then nothing is upgraded. If it opened the store in the
-same instant, all its writes fail.
+A process of the older version would not write checksums. It refuses to open an upgraded store, because the number of
+the format has changed. If such a process has the store open, its named pipe shows this, and the store is not upgraded.
+If the process opens the store at the moment of the upgrade, all its writes fail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _FORGET = tuple(f"DROP TABLE old_{table}" for table in ("state", "entries", "rem
 def upgrade(connection: sqlite3.Connection, path: Path) -> None:
     """Upgrade the store if this is still necessary, all or nothing. May raise sqlite3.Error.
 
-    Raises UsedByOlderVersion if a process of the older version has it open, and DamagedStore.
+    Raises UsedByOlderVersion if a process of the older version has the store open, and DamagedStore if the store is
+    damaged.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:

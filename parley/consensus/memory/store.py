@@ -55,7 +55,7 @@ class StoreClient(Protocol):
         ...
 
     def expired(self, session_id: str) -> None:
-        """Handle the end of a session, which may not belong to this client."""
+        """Handle the end of a session, possibly of another client."""
         ...
 
     def wiped(self) -> None:

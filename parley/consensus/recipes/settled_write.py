@@ -41,7 +41,8 @@ def wrap(value: bytes, nonces: Nonces) -> bytes:
 
 
 def unwrap(entry: Entry) -> Unwrapped:
-    """Return the content of a stored value's envelope. Raises BadConfig if it is damaged, or another program's."""
+    """Return the content of a stored value's envelope. Raises BadConfig if the envelope is damaged or
+    missing, for example because another program wrote the value."""
     header, newline, value = entry.value.partition(b"\n")
     form, *nonces = header.split(b" ")
     if not newline or form != _FORMAT or len(header) > _HEADER_BYTES_MAX:
@@ -69,9 +70,10 @@ class Writer:
     ) -> TxnResult:
         """Apply a transaction. Puts each value into its envelope.
 
-        :param replaced: the nonces of the value to overwrite, by key, if the checks guarantee that value.
+        :param replaced: for each key whose present value the checks guarantee, the nonces of that value.
 
-        Raises MaybeApplied if the outcome stays unknown (read the keys and decide), and what ``Backend.txn`` raises.
+        Raises the errors of ``Backend.txn``. MaybeApplied means that the outcome is still unknown after ``settle_s``:
+        read the keys and decide.
         """
         nonce = f"{self._rng.getrandbits(64):016x}"
         wrapped = [_wrapped(op, (nonce, *(replaced or {}).get(op.key, ()))) for op in ops]
@@ -118,8 +120,8 @@ class Writer:
         raise MaybeApplied(f"not settled within {self._settle_s} s: {first_error}") from first_error
 
     async def _never_applied(self, replaced: Mapping[str, Nonces]) -> bool:
-        """Return True if the stored nonces, among which this write's nonce is missing, reach back to a value that this
-        write was to replace."""
+        """Return True if this write was certainly never applied: an envelope still lists the nonce of a value that the
+        write was to replace, so it would also list the nonce of the write itself."""
         for key, nonces in replaced.items():
             entry = await self.backend.get(key)
             if entry and nonces and nonces[0] in unwrap(entry).nonces:
@@ -127,7 +129,8 @@ class Writer:
         return False
 
     async def _outcome(self, ops: Sequence[Op], nonce: str) -> TxnResult | None:
-        """Return the result if the transaction was applied or nothing remains to be done, otherwise None."""
+        """Return the result if the transaction was applied, or if it only deletes and all its keys are absent.
+        Otherwise, return None."""
         found = {op.key: await self.backend.get(op.key) for op in ops}
         if ops and not any(isinstance(op, Put) for op in ops):
             return TxnResult((None,) * len(ops)) if not any(found.values()) else None

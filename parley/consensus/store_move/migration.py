@@ -139,8 +139,8 @@ class Migration:
         """Move the cluster. When this returns, the new store is in charge.
 
         Raises CannotMove if the move failed: the old store is in charge. Raises another CoordinationError if the
-        outcome is unknown because the old store cannot be reached. One of the two is then in charge, and a client that
-        reaches the old store can find out which.
+        outcome is unknown because the old store cannot be reached. One of the two stores is then in charge, and a
+        client that reaches the old store can find out which. May be cancelled; ``is_committed`` then shows the outcome.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -208,7 +208,10 @@ class Migration:
         await self._claim.make(decide)
 
     async def _connect(self) -> None:
-        """Wait until every member reports that it can use the new store. Ends the move if a member cannot."""
+        """Wait until every member reports that it can use the new store.
+
+        Raises CannotMove if a member cannot use it, or if the members take longer than ``CONNECT_MAX_S``.
+        """
         self._enter(Step.CONNECT)
         view = View()
         try:

@@ -16,7 +16,10 @@ _TOTAL = re.compile(r"^Total watches:\s*([0-9]+)", re.MULTILINE)
 
 
 def watch_count(endpoint: Endpoint) -> WatchCount:
-    """Return the number of watches open on all servers of the address. Blocks."""
+    """Return the number of watches open on all servers of the address. It is unknown if any server does not report it.
+
+    Blocks.
+    """
     total, (servers, _) = 0, collect_hosts(endpoint.hosts)
     for host, port in servers:
         try:

@@ -73,9 +73,10 @@ def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
-    """Do the same as ``read_varint``, but without zigzag decoding, after two bytes were read and more follow.
+    """Finish ``read_varint`` when two bytes have been read and the rest of the varint is at ``pos``.
 
-    ``value`` is the value of these two bytes, including the continuation bit of the second.
+    ``value`` is the value of these two bytes, including the continuation bit of the second. Returns the number before
+    zigzag decoding, and the position after it.
     """
     value -= 0x4000
     shift: i64 = 14

@@ -46,7 +46,7 @@ def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MA
     """Yield the records of the batch at ``pos``, of any magic, decompressed.
 
     Does not verify the checksum (``crc.verify_crc``). Raises CorruptRecord, InvalidRecord and, if the decompressed
-    records exceed ``max_bytes``, DecompressedTooLarge; if possible, before the first record.
+    records exceed ``max_bytes``, DecompressedTooLarge. Errors may occur in the call or during the iteration.
     """
     header = read_header(buf, pos)
     if pos + header.size_bytes > len(buf):

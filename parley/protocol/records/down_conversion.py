@@ -32,8 +32,9 @@ def to_legacy(
 ) -> list[Buffer]:
     """Convert the batches to messages of ``magic`` 0 or 1, in order.
 
-    Leaves out an incomplete batch at the end. Copies batches of this magic or lower unchanged. Leaves out uncompressed
-    records before ``first_offset``, as old clients expect. Stops after the batch that reaches ``max_bytes``.
+    Leaves out control batches, and an incomplete batch at the end. Returns batches of this magic or lower unchanged, as
+    slices of ``batches``. Leaves out uncompressed records before ``first_offset``, as old clients expect. Stops after
+    the batch that reaches ``max_bytes``.
 
     Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) if the first batch is compressed with zstd, and DecompressedTooLarge
     if its records exceed ``converted_bytes_max``. If this is true of a later batch, only the batches before it are

@@ -47,7 +47,8 @@ ZSTD_VERSION: Final = 7
 RECORD_ERRORS_MAX: Final = 100
 """The maximum number of invalid records in a response."""
 LISTED_BYTES_MAX: Final = 16 << 20
-"""The maximum decompressed size of a batch whose invalid records are listed: this takes them all into memory."""
+"""The maximum decompressed size of a batch whose invalid records are listed. To list them, the broker holds all records
+of the batch in memory."""
 
 _UNBOUNDED: Final = (1 << 63) - 1
 
@@ -99,8 +100,8 @@ def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version
     """Check the records of a produce request of ``version`` for one partition, and return them as one batch.
 
     Raises KafkaError with the code of the first failed check, and ``RecordErrors`` if single records break the topic's
-    rules; ``records`` is then unchanged. Decompresses the records: must not run on an event loop for much compressed
-    data.
+    rules; ``records`` is then unchanged. Decompresses the records, so the caller must not run it on the event loop for
+    large compressed batches.
     """
     if records is None or len(records) <= LOG_OVERHEAD:
         raise InvalidRecord("no record batch")

@@ -69,7 +69,7 @@ class ClientSecurity:
     tls: ssl.SSLContext | None = None
     login: Login | None = None
     trusted: str = ""
-    """The certificates that the client trusts, for messages: the setting that names them."""
+    """The certificates that the client trusts and the setting that names them, as words for error messages."""
 
     @property
     def protocol(self) -> str:
@@ -156,8 +156,8 @@ def login_of(properties: Mapping[str, str]) -> Login:
 
 
 def _chosen(properties: Mapping[str, str], mechanism: str) -> str:
-    """Return the setting that chooses the mechanism. A user did not write the default and may have misspelled the
-    key."""
+    """Describe the setting that chose the mechanism, for error messages. If the default applies, suggest a key that may
+    be a misspelled ``sasl.mechanism``."""
     if "sasl.mechanism" in properties:
         return f"sasl.mechanism={mechanism}"
     from difflib import get_close_matches  # needed for mistakes only

@@ -53,7 +53,8 @@ class _Deadline:
         self._timer.start()
 
     def watch(self, connected: socket.socket) -> None:
-        """Include a connection. TLS replaces its socket later, but not the duplicate that is kept here."""
+        """Shut this connection down at the deadline, too. TLS replaces its socket later, but not the duplicate that is
+        kept here."""
         self._connected.append(connected.dup())
         if self._is_over:
             self._end()
@@ -65,7 +66,7 @@ class _Deadline:
                 each.shutdown(socket.SHUT_RDWR)
 
     def __exit__(self, *_: object) -> None:
-        """Raises TimeoutError if the time was over, whatever the connection's end has caused."""
+        """Raise TimeoutError if the deadline has passed, in place of the error that the shutdown has caused, if any."""
         self._timer.cancel()
         self._timer.join()
         for each in self._connected:

@@ -58,8 +58,8 @@ def reason_of(error: Any) -> str:
 
 
 def has_no_layer(message: bytes) -> bool:
-    """Return True if the last message of a client or server offers or chooses authentication without a security
-    layer."""
+    """Return True if the last message of a server offers, or the last message of a client chooses, authentication
+    without a security layer."""
     return len(message) >= len(NO_LAYER) and bool(message[0] & NO_LAYER[0])
 
 
@@ -108,7 +108,10 @@ class GssapiLogin:
     mechanism: Final = "GSSAPI"
 
     def __init__(self, options: KerberosOptions, service: str) -> None:
-        """``service`` is the first component of the brokers' principals. Raises BadKerberos."""
+        """``service`` is the first component of the brokers' principals.
+
+        Raises BadKerberos if the options name neither a keytab nor a ticket cache, or if ``gssapi`` is not installed.
+        """
         if not options.keytab and not options.use_ticket_cache:
             raise BadKerberos("Krb5LoginModule needs useKeyTab=true, keyTab and principal, or useTicketCache=true")
         self._gssapi = gssapi_library()
@@ -120,7 +123,8 @@ class GssapiLogin:
 
     @classmethod
     def of(cls, module: LoginModule, service_name: str) -> GssapiLogin:
-        """Create the login for a JAAS line and ``sasl.kerberos.service.name``. Raises BadKerberos."""
+        """Create the login for a JAAS line and ``sasl.kerberos.service.name``, which may be empty if the line contains
+        ``serviceName``. Raises BadKerberos if an option is missing, unusable or contradicts another one."""
         options = KerberosOptions.of(module.options)
         if options.service_name and service_name and options.service_name != service_name:
             raise BadKerberos(
@@ -193,7 +197,7 @@ class GssapiLogin:
                 self._forget_tickets()
 
     def _forget_tickets(self) -> None:
-        """Have the next login fetch new tickets, because the broker may have new keys and reject the old tickets."""
+        """Make the next login fetch new tickets, because the broker may have new keys and reject the old tickets."""
         now = time.monotonic()
         if now - self._forgot_at >= _FORGETS_EVERY_S:
             self._forgot_at = now
@@ -205,7 +209,8 @@ def _new_cache() -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return ``host``, or if it is an address, the host's name; like Java, only if the name resolves to the address."""
+    """Return the host's name if ``host`` is an IP address and, as in Java, the name resolves to the address. Otherwise,
+    return ``host``."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -60,7 +60,8 @@ class FreshTokens:
         window: float = 0.8,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``fetch`` blocks, and raises LoginRefused."""
+        """``fetch`` runs in a thread, and returns a token or raises LoginRefused. ``clock`` returns seconds since
+        1970."""
         self._fetch = fetch
         self._extensions = extensions
         self._window = window
