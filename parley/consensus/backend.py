@@ -12,7 +12,7 @@ The rules, for callers and for authors of backends:
 * A store that was wiped or replaced raises ``WrongStore`` and loses all sessions; it never counts as empty.
 * Every call may be cancelled; a cancelled write may have been applied.
 
-All calls belong to the event loop that ``open`` ran on; time is that loop's ``time()``.
+Make all calls on the event loop on which ``open`` ran. Points in time are values of that loop's ``time()``.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ class Watch(ABC):
     """The state below a prefix and then every change to it, as an asynchronous context manager and iterator.
 
     * The first event is a ``Snapshot``. ``Changed`` and ``Removed`` follow, in order for each key.
-    * Several changes to a key may arrive as the last of them. The last change always arrives.
+    * If a key changes several times, only the last of these changes may arrive. The last change always arrives.
     * If changes may have been missed (reconnect, compaction, slow consumer), another ``Snapshot`` arrives. It replaces
       everything that the consumer knew.
     * The memory of a watch is limited even if no consumer iterates.
@@ -417,10 +417,10 @@ class Backend(ABC):
 
     @property
     def identity(self) -> str:
-        """The random name that the store was given when it was initialized, and that never changes. Known after
-        ``open``.
+        """The random name that the store received when it was initialized. It never changes.
 
         A caller that keeps state about this store must keep the identity with that state, and pass it to ``open``.
+        Raises Closed if the backend has never been opened.
         """
         if self._identity is None:
             raise Closed("the backend has not been opened")

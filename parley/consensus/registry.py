@@ -73,8 +73,9 @@ BackendFactory = Callable[[str], Awaitable[Backend]]
 def backend_factory(config: Mapping[str, str]) -> BackendFactory:
     """Return the function that creates backends for a broker with this configuration.
 
-    It passes on the options, such as passwords, that the configuration keys of the address's store contain. It imports
-    client libraries in a thread, because an import can take longer than a session may remain silent.
+    The function passes options such as passwords from the configuration to the backend. It imports client libraries in
+    a thread, because an import on the event loop can last longer than a session may remain unrenewed. It raises
+    BadConfig, like ``create_backend``.
     """
 
     async def backend_at(url: str) -> Backend:

@@ -1,9 +1,9 @@
 """UUIDs whose hashes clients cannot choose, for use as keys of dicts: clients can send any topic ids.
 
 The standard library hashes a UUID as an integer, modulo 2**61 - 1. A client could send thousands of ids with the same
-hash, and a dict with these keys would take quadratic time. All UUIDs of the broker are therefore of the class below.
-Its hashes differ from those of equal ``uuid.UUID`` objects, so one dict must not have keys of both classes. mypy finds
-such code.
+hash, and filling a dict with these keys would take quadratic time. The broker therefore uses the class below for all
+UUIDs. Its hashes differ from those of equal ``uuid.UUID`` objects, so a dict must not have keys of both classes. mypy
+finds such code.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Verdict:
 
 
 def judge(history: Sequence[Operation], start: State = frozenset()) -> Verdict:
-    """Search for an order that explains a history that starts in this state."""
+    """Search for an order of the operations that explains the history, if the state was ``start`` at its beginning."""
     operations = sorted(history, key=lambda operation: operation.called)
     known = sum(1 << n for n, operation in enumerate(operations) if operation.returned is not None)
     todo: list[tuple[int, State]] = [(0, start)]

@@ -71,7 +71,7 @@ async def _in_lab(check: Check, harness: Harness) -> tuple[Measure, ...]:
 def run(
     harness: Harness, checks: Iterable[Check] | None = None, on_result: Callable[[Result], None] = lambda result: None
 ) -> Sequence[Result]:
-    """Run the checks (default: all), and call ``on_result`` after each."""
+    """Run the checks (default: all), and call ``on_result`` after each. Returns all results, including failures."""
     results: list[Result] = []
     for check in all_checks() if checks is None else checks:
         started = time.monotonic()

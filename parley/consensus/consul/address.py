@@ -25,7 +25,7 @@ class Address:
 
     ``endpoints`` are the HTTP addresses of agents, ``http://host:port``; the client uses any of them. ``ttl_ms_min`` is
     the agents' ``session_ttl_min``. The token file is read at each ``open``. The other files are PEM. Without a
-    ``ca_file``, the authorities of the operating system are trusted.
+    ``ca_file``, the client trusts the operating system's certificate authorities.
     """
 
     endpoints: tuple[str, ...]
@@ -38,7 +38,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, object]) -> Address:
-        """Parse a URL. ``options`` replace the options of the same name in its query (``token_file``: ``token-file``).
+        """Parse a URL. ``options`` replace the options in its query; their names may contain ``_`` instead of ``-``.
 
         Raises BadConfig if they are invalid. The message contains nothing that may be a secret.
         """

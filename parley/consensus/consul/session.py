@@ -1,6 +1,6 @@
 """A session in Consul, renewed every third of its TTL and at least every five seconds.
 
-A renewal writes nothing; it only restarts a timer on Consul's leader. It also shows an idle client if its session or
+A renewal writes nothing; it only restarts a timer on Consul's leader. It also shows an idle client that its session or
 its store no longer exists.
 """
 
@@ -31,8 +31,8 @@ class Sessions(Protocol):
 
 
 class ConsulSession(Session):
-    """A session of this client. ``ended_in_store`` is True if Consul has ended the session, or has got a request to end
-    it."""
+    """A session of this client. ``ended_in_store`` is True if Consul has ended the session, or has received a request
+    to end it."""
 
     def __init__(self, sessions: Sessions, session_id: str, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id, ttl_ms, sent_at)

@@ -26,8 +26,8 @@ class Address:
     """A parsed address.
 
     ``endpoints`` contains the ``host:port`` of each server. All keys begin with ``prefix``, which starts with a slash
-    but does not end with one. ``tls`` is also True if any of the three files is given. Without a ``ca_file``, the
-    authorities of the operating system are trusted.
+    but does not end with one. ``tls`` is also True if any of the TLS files is given. Without a ``ca_file``, the client
+    trusts gRPC's default certificate authorities.
     """
 
     endpoints: tuple[str, ...]
@@ -51,8 +51,7 @@ class Secrets:
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:
-    """Parse an address. ``options`` replace the options of the same name in the address (``password_file``:
-    ``password-file``).
+    """Parse an address. ``options`` replace the options in the address; their names may contain ``_`` instead of ``-``.
 
     Raises BadConfig if they are invalid. The message never contains anything that may be a password.
     """

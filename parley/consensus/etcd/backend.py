@@ -59,8 +59,11 @@ _PAGE = 1000
 
 
 class EtcdBackend(Backend):
-    """A client of a store in etcd. ``rng`` is the source of the identity, of the order of the servers, and of the
-    pauses."""
+    """A client of a store in etcd.
+
+    ``rng`` determines the identity of a new store, the order in which servers are tried, and the pauses between
+    attempts.
+    """
 
     def __init__(self, address: Address, *, rng: random.Random | None = None) -> None:
         self._address = address

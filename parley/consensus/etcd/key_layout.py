@@ -1,4 +1,4 @@
-"""The mapping from keys of the store to keys of etcd: below a prefix, as bytes that etcd sorts as Parley sorts keys."""
+"""The mapping from keys of the store to keys of etcd, which are below a prefix and sort in the same order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class KeyLayout:
         self.identity = f"{prefix}/identity".encode("ascii")
         self._data = f"{prefix}/data/".encode("ascii")
         self.probe = self._data + b"\0"
-        """A key that never exists, because no Parley key contains a zero byte. A client that may delete it may also
-        write."""
+        """A key that never exists, because no Parley key contains a zero byte. A client with permission to delete it
+        also has permission to write."""
 
     def key(self, key: str) -> bytes:
         """Return the etcd key of a store key."""

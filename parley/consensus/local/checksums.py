@@ -1,12 +1,12 @@
 """The checksums of the embedded store's rows, because SQLite keeps none of its pages.
 
-A row's checksum is a CRC of its texts and bytes, plus its number that changes: the revision of an entry or of a
-deletion, the time at which a session was renewed. So a statement can write a row's checksum without any code but
-SQLite's, although it computes the number itself.
+A row's checksum is a CRC of its other columns plus the one number that SQL statements compute: the revision of an entry
+or a deletion, or the time at which a session was renewed. So a statement can add this number to the CRC itself, without
+calling Python code.
 
-``state.total`` is the sum of all rows' checksums, and finds rows that are missing or outdated. ``state.checksum`` is
-the CRC of the identity, plus the numbers of ``state``. Both are changed by differences, never computed again. So damage
-does not disappear when a damaged row is written. The boot id is not covered: if it is damaged, all sessions end.
+``state.total`` is the sum of all rows' checksums, and reveals rows that are missing or outdated. ``state.checksum`` is
+the CRC of the identity, plus the numbers of ``state``. Statements add differences to both and never recompute them, so
+damage remains visible after a damaged row is written. The boot id is not covered: if it is damaged, all sessions end.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def verify_structure(connection: sqlite3.Connection, path: object) -> None:
 def verify_contents(connection: sqlite3.Connection, path: object) -> None:
     """Raise DamagedStore if anything in the database is not as it was written. May raise sqlite3.Error.
 
-    The connection must be in a transaction, so that all rows are of the same moment.
+    The connection must be in a transaction, so that all rows are read in the same state.
     """
     verify_structure(connection, path)
     schema = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")

@@ -101,7 +101,10 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The process of each session, and the monotonic time in milliseconds at which the session expires."""
+    """The sessions in the store: for each id, the process, and the monotonic time in milliseconds of the expiry.
+
+    ``sequence`` is the number of the newest change at that moment.
+    """
 
     sequence: int
     sessions: dict[str, tuple[str, int]]

@@ -8,5 +8,5 @@ keys::
     groups/...        Groups, members
     incarnations/...  Groups, counters that outlive the members
 
-Every value in these folders is stored in the envelope of ``recipes.settled_write``.
+Every value in these folders is stored in an envelope (``recipes.settled_write``).
 """

@@ -34,8 +34,8 @@ class KeyHolder:
         """Take the key in one transaction that also increments its counter. Returns the new number and the revision.
 
         The number is higher than every earlier one, and at least ``number_min``. The value written is
-        ``value(number)``. Raises AlreadyExists or Conflict if the key's entry is not ``replaced`` (None: if the key is
-        not absent), or if another client has changed the counter (then ``.key`` is the counter).
+        ``value(number)``. Raises AlreadyExists or Conflict if the key no longer has the entry ``replaced`` (None: if
+        the key is present), or if another client has changed the counter (then the error's ``key`` is the counter).
         """
         stored = await self.backend.get(counter)
         old = unwrap(stored) if stored else None

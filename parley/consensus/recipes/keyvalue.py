@@ -59,7 +59,7 @@ class KeyValue:
         self._envelope_bytes = len(wrap(b"", ("0" * 16,)))
 
     async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
-        """Return the entry of a key, or None if the key is absent."""
+        """Return the entry of a key, or None if the key is absent. Raises BadConfig if the value has no envelope."""
         entry = await self._backend.get(self._folder + key, read=read)
         return self._out(entry) if entry else None
 
@@ -141,7 +141,8 @@ class KeyValue:
     async def update(
         self, key: str, change: Callable[[bytes | None], bytes | None], *, guard: Check | None = None
     ) -> Entry | None:
-        """Replace the value with ``change(value)``, and return the new entry. ``None`` means that the key is absent.
+        """Replace the value with ``change(value)``, and return the new entry. An absent key has the value None, and no
+        entry; if ``change`` returns None, the key is deleted.
 
         ``change`` must be pure: it is called again if another client writes in between. Its exceptions are passed on.
         Raises Fenced if the guard does not hold, and MaybeApplied if a response was lost and other clients have since

@@ -101,7 +101,10 @@ class Listeners:
                     yield [self._out(change) for change in changes]
 
     def listen(self, prefix: str, on_changes: Callable[[Sequence[KeyChange]], None]) -> Listener:
-        """Call ``on_changes`` with each list from ``follow``. If it raises, listening ends (see ``Listener.wait``)."""
+        """Call ``on_changes`` with each list from ``follow``, in the background, until the returned listener is closed.
+
+        If ``on_changes`` raises, the listener ends, and ``Listener.wait`` raises the error.
+        """
 
         async def run() -> None:
             async for changes in self.follow(prefix):

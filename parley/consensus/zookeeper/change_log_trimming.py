@@ -17,7 +17,7 @@ _EVERY = 128
 
 
 class ChangeLogTrimmer:
-    """Deletes entries long before the end of the log. A client that has not read them restarts with Snapshots."""
+    """Deletes the oldest entries of the log. A client that has not read them restarts its watches with Snapshots."""
 
     def __init__(self, connection: Connection, layout: KeyLayout) -> None:
         self._connection = connection
@@ -28,7 +28,8 @@ class ChangeLogTrimmer:
         return entry >= _KEPT and entry % _EVERY == 0
 
     async def trim(self, entry: int) -> None:
-        """Delete the entries that are old when this entry is the newest. The next trimming makes up for failures."""
+        """Delete the entries that are more than ``_KEPT`` before this one. Ignores errors: the next trimming deletes
+        what is left."""
         with suppress(CoordinationError, KazooException, ResponseLost):
             names = await self._connection.call(GetChildren(self._layout.log, None), 0)
             old = [name for name in names if number_of(name) < entry - _KEPT]

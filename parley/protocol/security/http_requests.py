@@ -17,8 +17,9 @@ BYTES_MAX: Final = 1 << 20
 def fetch(request: Request, context: ssl.SSLContext | None, timeout_s: float) -> bytes:
     """Return the body of the response. Blocks for ``timeout_s`` at most, not counting the lookup of the server's name.
 
-    ``context`` is for https; None means the operating system's authorities. Raises OSError (HTTPError for an error
-    status, TimeoutError at the deadline), HTTPException, or ValueError if the body is longer than ``BYTES_MAX``.
+    ``context`` is for https; with None, the operating system's certificate authorities are trusted. Raises OSError
+    (HTTPError for an error status, TimeoutError at the deadline), HTTPException, or ValueError if the body is longer
+    than ``BYTES_MAX``.
     """
     deadline = _Deadline(timeout_s)
     opener = build_opener(_NoRedirects, _Http(deadline), _Https(deadline, context))

@@ -1,9 +1,9 @@
 """JAAS configurations, as Kafka reads them from ``sasl.jaas.config``: ``Module required option="value" ...;``.
 
-A login module is a Java class, a control flag and options. The text is split as by Java's ``StreamTokenizer`` in Kafka:
-a value needs quotes if it contains characters other than letters, digits and ``. - _ $`` or starts with a digit; inside
-quotes, backslashes start escapes; ``//`` and ``/* */`` are comments. No error contains a value, or a word that may be
-part of a value because its quotes are missing.
+A login module is a Java class, a control flag and options. The text is split in the same way as by Kafka, which uses
+Java's ``StreamTokenizer``: a value needs quotes if it contains characters other than letters, digits and ``. - _ $`` or
+starts with a digit; inside quotes, backslashes start escapes; ``//`` and ``/* */`` are comments. No error message
+contains a value, or a word that may be part of a value because its quotes are missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verifies the passwords of known users, in the same time whether the user exists or not; parses HTTP's basic
+"""Verifies the passwords of known users, in the same time whether or not the user exists; parses HTTP's basic
 authentication."""
 
 from __future__ import annotations
