@@ -107,7 +107,7 @@ class Revision:
 
 
 class Presence(Enum):
-    """What a check expects of a key, regardless of its revision: anything (no check), absence or presence."""
+    """What a caller expects of a key, regardless of its revision: anything, absence or presence."""
 
     ANY = "any"
     ABSENT = "absent"

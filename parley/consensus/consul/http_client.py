@@ -27,7 +27,7 @@ from parley.consensus.errors import (
 from parley.light_dataclasses import dataclass
 
 CALLS_MAX = 32
-"""The maximum number of a client's connections for calls. Including the connections for blocking queries (watch.py), a
+"""The maximum number of a client's connections for calls. Even with the connections for blocking queries (watch.py), a
 client stays far below an agent's limit of 200 connections."""
 TIMEOUT_S = 10.0
 """How long to wait for a response. If the Consul cluster has no leader, an agent waits 7 s for one before it responds

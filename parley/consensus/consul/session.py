@@ -1,7 +1,7 @@
 """A session in Consul, renewed every third of its TTL and at least every five seconds.
 
-A renewal writes nothing; it only restarts a timer on Consul's leader. It also shows an idle client that its session or
-its store no longer exists.
+A renewal writes nothing; it only restarts a timer on Consul's leader. It also lets an idle client notice that its
+session or its store no longer exists.
 """
 
 from __future__ import annotations

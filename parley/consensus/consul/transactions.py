@@ -198,8 +198,8 @@ def entries(body: bytes) -> list[KV]:
 
 
 def objects(body: bytes, name: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in the field ``name`` of a response. Raises Unavailable if the field is missing, because
-    the response is not from Consul."""
+    """Return the JSON objects in the field ``name`` of a response. Raises Unavailable if the response is malformed,
+    probably because it is not from Consul."""
     try:
         found = json.loads(body)[name] or []
     except (ValueError, KeyError, TypeError) as error:

@@ -469,8 +469,8 @@ class Database:
 def require_format(application_id: int, form: int, path: Path) -> None:
     """Check the application id and the format number in the header of a database file.
 
-    Raises DamagedStore if they do not belong to a coordination store or are damaged, and BadConfig if they belong to
-    another application or to a format that this version of Parley cannot read.
+    Raises DamagedStore if they are missing or contradict each other, and BadConfig if they belong to another
+    application or to a newer format.
     """
     is_parley, is_format = application_id == APPLICATION_ID, form == FIRST_FORMAT or form >> 16 == ~form & 0xFFFF
     if not application_id or is_parley != is_format:
