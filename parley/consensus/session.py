@@ -70,7 +70,7 @@ STEPS: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
 
 
 class Session(ABC):
-    """The result of a backend's ``open_session``. The backend renews it until ``close`` or LOST."""
+    """A session that ``Backend.open_session`` has opened. The backend renews it until it is closed or LOST."""
 
     def __init__(self, session_id: str, ttl_ms: int, sent_at: float) -> None:
         """For backends: create a session that the store has confirmed. Its request was sent at the loop time
@@ -78,7 +78,7 @@ class Session(ABC):
         self.id = session_id
         """The store's name for the session, as in ``Entry.session``. Use it only for display and comparisons."""
         self.ttl_ms = ttl_ms
-        """Time to live in milliseconds."""
+        """The TTL that the store granted, in milliseconds."""
         self.lost = asyncio.Event()
         """Set once the session is LOST, including after ``close``."""
         self._loop = asyncio.get_running_loop()

@@ -36,7 +36,7 @@ class ServerAddress(NamedTuple):
 
 
 def split_url(url: str) -> StoreUrl:
-    """Split an address into its parts."""
+    """Split an address into its parts. Accepts any text; the caller must check the parts."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url

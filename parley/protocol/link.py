@@ -84,7 +84,7 @@ def tls_refused(address: Address, error: ssl.SSLError, trusted: str = "") -> Not
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection; each response completes the future of its request."""
+    """One connection to a broker. Each response completes the future of its request."""
 
     def __init__(self, address: Address, client_id: str | None, max_frame_bytes: int) -> None:
         self.address = address

@@ -82,5 +82,5 @@ class Harness(ABC):
 
     @abstractmethod
     async def move_wall_clock(self, seconds: float) -> None:
-        """Set the wall clock of the server and of all present and future peers to differ from the true time by
+        """Set the wall clock of the server and of all current and future peers to differ from the true time by
         ``seconds``."""

@@ -28,19 +28,19 @@ from parley.consensus.errors import CoordinationError, SessionLost
 
 @dataclass(slots=True)
 class Model:
-    """The present state, and the past states of each key, oldest first; None means that the key was absent."""
+    """The current state, and all states of each key so far, oldest first; None means that the key was absent."""
 
     past: dict[str, list[Entry | None]] = field(default_factory=dict)
     sessions: set[str] = field(default_factory=set)
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """The present entries by key, sorted."""
+        """The current entries by key, sorted."""
         last = ((key, states[-1]) for key, states in sorted(self.past.items()))
         return {key: entry for key, entry in last if entry is not None}
 
     def below(self, prefix: str) -> dict[str, Entry]:
-        """Return the present entries below a prefix."""
+        """Return the current entries below a prefix."""
         return {key: entry for key, entry in self.entries.items() if key.startswith(prefix)}
 
     def errors(self, checks: Sequence[Check], ops: Sequence[Operation]) -> list[CoordinationError]:
@@ -94,7 +94,7 @@ class Follower:
     _begun: bool = False
 
     def up_to_date(self) -> bool:
-        """Return True if the events so far show the present state."""
+        """Return True if the events so far show the current state."""
         return self._begun and self.entries == self.model.below(self.prefix)
 
     def take(self, event: Event) -> None:

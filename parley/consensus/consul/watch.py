@@ -84,7 +84,7 @@ class Feed:
             self._waiting -= 1
 
     def end(self, error: CoordinationError) -> None:
-        """End the feed, and its watches with this error."""
+        """End the feed and all its watches with this error."""
         if self.ended is None:
             self.ended = error
         for task in self._tasks:

@@ -28,11 +28,11 @@ class Fate(Enum):
     """What is known about the outcome of a failed request."""
 
     NOT_APPLIED = "not applied"
-    """It was not applied and may be sent again."""
+    """The request was not applied and may be sent again."""
     UNKNOWN = "unknown"
     """A write may have been applied, or may still be applied later."""
     FINAL = "final"
-    """It was not applied, and repeating it does not help."""
+    """The request was not applied, and repeating it does not help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,14 +213,14 @@ class Database:
         return Applied(base, deleted)
 
     def add_session(self, session_id: str, process: str, ttl_ms: int, now_ms: int) -> None:
-        """Start a session."""
+        """Add a session of this process. ``now_ms`` is the monotonic time at which it was requested."""
         checksum = session_checksum(session_id, process, ttl_ms)
         session = (session_id, process, ttl_ms, now_ms, checksum, self.identity, self._identity_checksum)
         self._write("INSERT INTO started VALUES (?, ?, ?, ?, ?, ?, ?)", session)
         self._sessions_changed = True
 
     def renew(self, session_id: str, now_ms: int) -> bool:
-        """Renew a session. Returns False if it has ended."""
+        """Renew a session at the monotonic time ``now_ms``. Returns False if the session has ended or expired."""
         sql = (
             "UPDATE sessions SET renewed_ms = ?1, checksum = checksum - renewed_ms + ?1 "
             "WHERE id = ?2 AND renewed_ms + ttl_ms >= ?1"

@@ -198,7 +198,7 @@ class KeyValue:
         return found
 
     def watch(self, prefix: str = "") -> KeyValueWatch:
-        """Watch the keys that start with a prefix (``Watch`` defines the rules)."""
+        """Return a watch of the keys that start with a prefix. ``Watch`` defines the rules."""
         return KeyValueWatch(self._backend.watch(self._folder + prefix), self._out, len(self._folder))
 
     async def _commit(
@@ -250,5 +250,5 @@ class KeyValueWatch:
                 return Removed(key[self._cut :])
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching. A pending ``anext`` raises ``Closed``. Idempotent."""
         await self._watch.close()

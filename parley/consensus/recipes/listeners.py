@@ -87,7 +87,8 @@ class Listeners:
         self._unwrapped = unwrapped
 
     async def follow(self, prefix: str) -> AsyncIterator[list[KeyChange]]:
-        """Yield a list of all present entries (may be empty), then a list for each event that changed something.
+        """Yield a list with a change for each current entry (may be empty), then a list for each event that changed
+        something.
 
         Raises the CoordinationError that ended the watch.
         """

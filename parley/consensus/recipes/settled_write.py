@@ -36,7 +36,7 @@ class Unwrapped:
 
 
 def wrap(value: bytes, nonces: Nonces) -> bytes:
-    """Return a value in its envelope."""
+    """Return a value in an envelope with the latest of these nonces, which are ordered newest first."""
     return b"%s %s\n%s" % (_FORMAT, " ".join(nonces[:_NONCES_MAX]).encode("ascii"), value)
 
 
@@ -70,7 +70,7 @@ class Writer:
     ) -> TxnResult:
         """Apply a transaction. Puts each value into its envelope.
 
-        :param replaced: for each key whose present value the checks guarantee, the nonces of that value.
+        :param replaced: for each key whose current value the checks guarantee, the nonces of that value.
 
         Raises the errors of ``Backend.txn``. MaybeApplied means that the outcome is still unknown after ``settle_s``:
         read the keys and decide.

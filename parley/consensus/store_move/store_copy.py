@@ -43,7 +43,7 @@ async def leftovers(backend: Backend) -> list[str]:
 
 
 def difference(has: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[Op]:
-    """Return the operations that turn one content into the other."""
+    """Return the operations that turn the content ``has`` into ``wanted``."""
     puts: list[Op] = [Put(key, value) for key, value in wanted.items() if has.get(key) != value]
     return [*puts, *(Delete(key) for key in has if key not in wanted)]
 

@@ -93,7 +93,11 @@ class StoreInCharge(Backend):
         return StoreLocation(self.url, self.identity)
 
     async def open(self, *, expect_identity: str | None = None) -> None:
-        """Open the store. Raises Moved, and the errors of ``Backend.open``."""
+        """Open the store, and wait while it is frozen.
+
+        Raises the errors of ``Backend.open``, and Moved if the store is not in charge. After Moved, the caller must
+        close the store.
+        """
         await self.backend.open(expect_identity=expect_identity)
         await self.refresh()
 

@@ -123,7 +123,7 @@ class StoreLocation:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """The content of the record. The field names are stored."""
+    """The content of the record. The field names are part of the stored record."""
 
     state: StoreState = StoreState.IN_CHARGE
     term: int = 0
@@ -219,7 +219,7 @@ NO_RECORD = StoredRecord(StoreRecord(), None)
 
 
 async def read_record(backend: Backend) -> StoredRecord:
-    """Read the record of an open store."""
+    """Read the record of an open store. Raises BadConfig if the record is malformed."""
     entry = await backend.get(RECORD_KEY)
     return NO_RECORD if entry is None else StoredRecord(StoreRecord.from_entry(entry), entry.revision)
 

@@ -286,7 +286,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     keystores = Keystores()
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
-        """Connect to a server."""
+        """Connect to a server, with the certificates from PKCS #12 files, if any."""
         with self.keystores.as_options() as own:
             return super().create_connection(*arguments, **options | own)
 
@@ -301,7 +301,7 @@ class _LoopHandler(_Handler):
         self._attempt_s = attempt_s
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
-        """Connect to a server."""
+        """Connect to a server, within the time for an attempt. Then ``on_socket`` is called on the loop."""
         options["timeout"] = self._attempt_s
         connection = super().create_connection(*arguments, **options)
         self._post(self._on_socket, connection)

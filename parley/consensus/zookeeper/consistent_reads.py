@@ -167,7 +167,7 @@ class Reader:
         return names, entries_made(stat.cversion, stat.children)
 
     async def changes(self, position: int) -> State:
-        """Read the log entries from this number on."""
+        """Read at most ``_BATCH`` log entries, from this number on."""
         return await self.state(fresh=False, entries=range(position, position + _BATCH))
 
     async def range(self, prefix: str, *, fresh: bool, limit: int | None = None, after: str | None = None) -> Range:

@@ -51,7 +51,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Write a znode at this version. The result is its Stat."""
+    """Write the data of a znode, which must have this version. The result is its Stat."""
 
     path: str
     data: bytes
@@ -60,7 +60,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class DeleteNode:
-    """Delete a znode at this version."""
+    """Delete a znode, which must have this version."""
 
     path: str
     version: int = ANY_VERSION
@@ -68,7 +68,7 @@ class DeleteNode:
 
 @dataclass(frozen=True, slots=True)
 class CheckVersion:
-    """Fail unless the znode exists at this version."""
+    """Check that the znode exists and has this version."""
 
     path: str
     version: int = ANY_VERSION

@@ -362,7 +362,7 @@ def _ends(data: bytes, pos: i64, end: i64) -> bool:
 
 
 def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
-    """Return the position after the headers at ``pos``, which are checked."""
+    """Check the headers at ``pos``, and return the position after them."""
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0:

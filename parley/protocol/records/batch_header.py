@@ -35,7 +35,8 @@ CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 MAX_TIMESTAMP_AT: Final = 35
 LEGACY_ATTRIBUTES_AT: Final = 17
-"""The positions of these fields in a batch; the last one is for messages of magic 0 or 1."""
+"""The position of the attributes in a message of magic 0 or 1. The four positions above are those in a v2 batch; the
+magic byte has the same position in all formats."""
 
 COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08

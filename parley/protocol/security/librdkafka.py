@@ -1,6 +1,6 @@
 """Translates the security settings of Java's client to librdkafka's.
 
-librdkafka does not read JAAS configurations and trust stores. Key stores are therefore converted to PEM texts, a JAAS
+librdkafka does not read JAAS configurations and trust stores. Key stores are therefore converted to PEM text, a JAAS
 line to a user name and a password, and tokens are supplied by a callback. Settings that have the same name in
 librdkafka, and librdkafka's other settings, are kept.
 """
