@@ -239,7 +239,7 @@ class BrokerServer:
             listener.stop_accepting()
         await parts.store_move.abandon()
         await asyncio.gather(*(listener.close(0) for listener in serving.listeners))
-        for runtime in (parts.groups.runtime, parts.transactions.runtime):
+        for runtime in (parts.groups.runtime, parts.transactions.runtime, parts.share_state.runtime):
             runtime.resign_all()  # their timers would append to closed logs
         for tasks in (environment.tasks, environment.membership):
             await tasks.close()

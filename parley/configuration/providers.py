@@ -30,7 +30,7 @@ Lookup = Callable[[str, str], str]
 _PREFIX: Final = "config.providers"
 _ENTRY_POINTS: Final = "parley.config_providers"
 _NAME: Final = re.compile(r"\$\{([^}:]+):(?:([^}:]*):)?([^}]*)\}")
-_FILE_BYTES_MAX: Final = 1 << 20
+_FILE_LENGTH_MAX: Final = 1 << 20
 
 
 class UnresolvedValue(ValueError):
@@ -142,7 +142,10 @@ def _allowed(path: str, parameters: Mapping[str, str]) -> Path:
 
 def _text(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
-        return file.read(_FILE_BYTES_MAX)
+        text = file.read(_FILE_LENGTH_MAX + 1)
+    if len(text) > _FILE_LENGTH_MAX:
+        raise UnresolvedValue(f"the file has more than {_FILE_LENGTH_MAX} characters")
+    return text
 
 
 _MAKERS: Final[Mapping[str, Callable[[Mapping[str, str]], Lookup]]] = {

@@ -45,6 +45,14 @@ def test_a_file_for_each_key(tmp_path: Path) -> None:
         resolved(provider, f"${{dir:{tmp_path}:../password}}")
 
 
+def test_a_file_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_text("#" * (1 << 20) + "\npassword=secret\n")
+    provider = declared("file", f"{CLASSES}.FileConfigProvider")
+    with pytest.raises(UnresolvedValue, match="more than 1048576 characters"):
+        resolved(provider, f"${{file:{path}:password}}")
+
+
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PASSWORD", "secret")
     provider = declared("env", f"{CLASSES}.EnvVarConfigProvider", allowlist_pattern="MY_.*")

@@ -52,7 +52,7 @@ class ControlledShutdown:
                 return
             try:
                 await self._request()
-                await self._metadata.until(lambda image: image.brokers[own].fenced, pause_s)
+                await self._metadata.until(lambda image: own not in image.live_broker_ids(), pause_s)
                 return
             except KafkaError as error:
                 if attempt == retries:

@@ -41,11 +41,14 @@ class StoreOutage:
     async def wait_until_longer_than(self, seconds: float) -> None:
         """Wait until the store has not responded for ``seconds``, counted from now, or from the start of a later
         outage."""
+        left_s = seconds
         while True:
             await self._began.wait()
-            await asyncio.sleep(seconds)
-            if self._began.is_set():
+            outage = self.count
+            await asyncio.sleep(left_s)
+            if self._began.is_set() and self.count == outage:
                 return
+            left_s = seconds - (self.duration_s or 0)
 
     def record_failure(self, reason: str) -> None:
         """Record that the store has just failed to respond."""

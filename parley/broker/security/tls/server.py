@@ -128,17 +128,17 @@ def _key_log(address: ListenerAddress, own: BrokerConfig, context: ssl.SSLContex
     source."""
     if not own.ssl_ktls_enable:
         return None
-    if not (suites := kernel_suites()):
-        _log.warning(
-            "the kernel cannot encrypt, so OpenSSL does: load the kernel's module with `modprobe tls`",
-            extra={"listener": address.name},
-        )
-        return None
     try:
-        return KeyLog(context, suites)
+        if suites := kernel_suites():
+            return KeyLog(context, suites)
     except OSError as error:
-        need = f"false on this machine, because OpenSSL cannot open its key log: {error}"
+        need = f"false on this machine, because the source of keys cannot be opened: {error}"
         raise ConfigError([Problem("ssl.ktls.enable", "true", need)]) from error
+    _log.warning(
+        "the kernel cannot encrypt, so OpenSSL does: load the kernel's module with `modprobe tls`",
+        extra={"listener": address.name},
+    )
+    return None
 
 
 def _expiry(settings: TlsSettings) -> float:
