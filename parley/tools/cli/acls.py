@@ -164,7 +164,8 @@ def check_combination(options: Options) -> None:
 
 
 def pattern_type_of(options: Options) -> PatternType:
-    """Return the type of the patterns. Raises ``CommandError`` for an unknown one."""
+    """Return the type that ``--resource-pattern-type`` names. Raises ``CommandError`` if it is unknown, or cannot be
+    used to add ACLs."""
     name = options.resource_pattern_type.upper()
     if name not in PatternType.__members__:
         names = ", ".join(each.name.lower() for each in PatternType)
@@ -188,8 +189,8 @@ def resources_of(options: Options) -> list[_Resource]:
 
 
 def entries_of(options: Options, operations: Iterable[Operation]) -> list[_Entry]:
-    """Return the entries for the principals that are allowed or denied these operations, and the hosts they
-    apply to."""
+    """Return one entry per principal, host and operation, for the allowed and the denied principals. Without a host
+    option, an entry applies to all hosts. Raises ``CommandError`` for a malformed principal."""
     entries: list[_Entry] = []
     for principals, hosts, permission in (
         (options.allow_principal, options.allow_host, PermissionType.ALLOW),
@@ -220,7 +221,8 @@ def _operation(text: str) -> Operation:
 
 
 def plan(options: Options) -> dict[_Resource, list[_Entry]]:
-    """Return the ACLs that the options describe, by resource. Raises ``CommandError`` if they describe none."""
+    """Return the ACLs that the options describe, by resource. Raises ``CommandError`` if they name no resource, or an
+    operation or principal that is invalid."""
     resources = resources_of(options)
     if not resources:
         raise CommandError(
@@ -266,7 +268,7 @@ async def select(client: Client, wanted: AclFilter) -> list[AclBinding]:
 
 
 async def describe(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
-    """Return the cluster's response to a filter, which may be an error."""
+    """Return the cluster's response to a filter, which may contain an error code."""
     from parley.protocol.messages.acls import DescribeAclsRequest
 
     request = DescribeAclsRequest(
@@ -283,7 +285,8 @@ async def describe(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
 
 
 def bindings_of(answer: DescribeAclsResponse, doing: str = "The ACLs cannot be listed") -> list[AclBinding]:
-    """Return the ACLs in a response. Raises ``CommandError`` if the response is an error; ``doing`` is its start."""
+    """Return the ACLs in a response. Raises ``CommandError`` if the response contains an error; the message then starts
+    with ``doing``."""
     check(answer.error_code, answer.error_message, doing=doing)
     return [
         AclBinding(

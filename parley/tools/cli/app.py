@@ -88,7 +88,7 @@ class App(typer.Typer):
         return self.command(help=self._help, epilog=example_text(self._examples))
 
     def only_command_with(self, options: type[O]) -> Callable[[Callable[[O], None]], Callable[[O], None]]:
-        """Like ``only_command``, for a function whose only argument is a dataclass of all options."""
+        """Decorate a function like ``only_command``, but pass it all options in one dataclass."""
 
         def decorate(work: Callable[[O], None]) -> Callable[[O], None]:
             self.only_command()(from_options(options, work))
@@ -175,7 +175,8 @@ def _options_of(declaration: Callable[..., None]) -> list[Any]:
 
 
 def _divided(command: Any, words: list[str]) -> tuple[list[str], Any, list[str]]:
-    """Split a command line into the words before the subcommand, the subcommand, and the words after it."""
+    """Split a command line after its subcommand. Returns the words up to and including the subcommand, the subcommand's
+    parser, and the remaining words. Without a subcommand, returns no words, ``command`` and all words."""
     parts = getattr(command, "commands", {})
     at = next((at for at, word in enumerate(words) if not word.startswith("-")), None) if parts else None
     if at is None or words[at] not in parts:

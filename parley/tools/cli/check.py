@@ -153,8 +153,8 @@ def check(
 
 
 def _has_no_transaction(verdict: Verdict) -> bool:
-    """Return True if the producers were transactional, but none has committed. The transaction rules were then not
-    tested."""
+    """Return True if the producers were transactional, but none has committed a transaction. The rules for transactions
+    were then not tested."""
     return verdict.counts.get("committed") == 0
 
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 Named = tuple[tuple[str, str | None], ...]
-"""The parts of an entity: the protocol's types, and names. In requests, an empty name means the default."""
+"""An entity as pairs of a type (the protocol's word) and a name. In requests, an empty name means the default, and None
+means every name."""
 
 _TYPES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
@@ -36,8 +37,8 @@ def values(added: Mapping[str, str], removed: Sequence[str]) -> dict[str, float 
 
 
 def components(parts: Named) -> list[tuple[str, int, str | None]]:
-    """Return the filter that matches exactly these parts. A name of None matches every name, and an empty name the
-    default."""
+    """Return the filter that matches entities with exactly these parts, as a type, a match type and a name for each. A
+    name of None matches every name, and an empty name matches the default."""
     return [
         (kind, _SPECIFIED, None) if name is None else (kind, _EXACT, name) if name else (kind, _DEFAULT, None)
         for kind, name in parts
@@ -45,14 +46,14 @@ def components(parts: Named) -> list[tuple[str, int, str | None]]:
 
 
 def defaults_unnamed(parts: Named) -> Named:
-    """Return the parts as requests and responses name them, with None for the default."""
+    """Replace the empty name, which means the default, by None, as in the protocol."""
     return tuple((kind, name or None) for kind, name in parts)
 
 
 async def alter(client: Client, parts: Named, quotas: Mapping[str, float | None]) -> None:
-    """Set and remove quotas of one entity through a broker.
+    """Set the quotas of one entity through a broker, and remove those whose value is None.
 
-    Raises ``CommandError`` if the cluster rejects the request.
+    Raises ``CommandError`` if a quota to be removed does not exist, or if the cluster rejects the request.
     """
     from parley.protocol.messages.quotas import AlterClientQuotasRequest as Request
 
@@ -70,7 +71,8 @@ async def alter(client: Client, parts: Named, quotas: Mapping[str, float | None]
 
 
 def check_present(found: Quotas, quotas: Mapping[str, float | None]) -> None:
-    """Raise ``CommandError`` if a quota to be removed does not exist, as kafka-configs does."""
+    """Raise ``CommandError`` if a quota to be removed (its value is None) is not among those found, as kafka-configs
+    does."""
     present = {key for each in found.values() for key in each}
     missing = [key for key, value in quotas.items() if value is None and key not in present]
     if missing:
@@ -96,7 +98,7 @@ async def describe(client: Client, parts: Named) -> Quotas:
 
 
 def _ordered(entity: Iterable[Any]) -> Named:
-    """Return the parts of an entity with the user first; Kafka's brokers send them in any order."""
+    """Return the parts of an entity with the user first. Kafka's brokers send them in any order."""
     return tuple(sorted(((part.entity_type, part.entity_name) for part in entity), key=lambda part: part[0] != "user"))
 
 
@@ -127,7 +129,8 @@ def _number(value: float) -> str:
 
 
 def as_data(quotas: Quotas, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return quotas as JSON data, in the shape of other entities. ``kinds`` translates the protocol's types."""
+    """Return quotas as JSON data, in the same shape as the settings of other entities. ``kinds`` maps the protocol's
+    entity types to those of ``--entity-type``."""
     found = []
     for parts, each in quotas.items():
         (kind, name), *clients = parts

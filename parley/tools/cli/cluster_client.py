@@ -110,12 +110,13 @@ def _explained(error: KafkaError, bootstrap: str) -> str:
 
 
 def _failures(error: KafkaError) -> tuple[KafkaError, ...]:
-    """Return the errors of the addresses that the client tried; the error itself if it belongs to one connection."""
+    """Return the error of each address that the client tried, or ``error`` itself if it concerns a single
+    connection."""
     return error.failures if isinstance(error, NoBrokerResponds) else (error,)
 
 
 def _reasons(error: KafkaError) -> str:
-    """Return the reasons for the failures, without advice: the command adds its own."""
+    """Join the messages of all failures, without the client's advice, because the command gives its own."""
     return "; ".join(each.message.removesuffix(MAYBE_TLS) for each in _failures(error))
 
 
@@ -124,8 +125,8 @@ def _speaks_http(error: KafkaError) -> bool:
 
 
 async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:
-    """Return why brokers that accept connections do not serve a client with these settings; empty if the reason is
-    unknown.
+    """Return why brokers that accept connections do not serve a client with these settings, or an empty string if the
+    reason is unknown.
 
     librdkafka cannot distinguish an unreachable broker from a listener that closes the connection because it requires
     TLS or a login.
@@ -150,13 +151,15 @@ def _is_closed(error: KafkaError) -> bool:
 
 
 def described(code: int, message: str | None = None) -> str:
-    """Return the message of an error code, followed by the name of the code so that users can search for it."""
+    """Return ``message``, or the standard message of the error code, followed by the code's name so that users can
+    search for it."""
     known = ErrorCode(code)
     return f"{message or known.message} ({known.name})"
 
 
 def check(code: int, message: str | None = None, *, doing: str = "") -> None:
-    """Raise ``CommandError`` if the code is not NONE. ``doing`` is the start of the message."""
+    """Raise ``CommandError`` with advice, unless the code is NONE. Its message starts with ``doing``, which says what
+    failed."""
     if code != ErrorCode.NONE:
         text = described(code, message) + _next_step(code)
         raise CommandError(f"{doing}: {text}" if doing else text)
@@ -174,7 +177,8 @@ def _next_step(code: int) -> str:
 
 
 async def until_ready(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], int], timeout_ms: int) -> T:
-    """Repeat the request while its error code is retriable, until the timeout expires. Returns the last response.
+    """Repeat the request while its error code is retriable, until the timeout expires. Returns the last response, which
+    may still contain an error code. Raises KafkaError if the last request got no response.
 
     A request that failed with REQUEST_TIMED_OUT is not repeated: the broker has already waited, for example because the
     coordination store did not respond.
@@ -201,7 +205,8 @@ def _is_temporary(code: ErrorCode) -> bool:
 async def of_coordinator(
     client: Client, group: str, request: Request, code_of: Callable[[Any], int], *, timeout_ms: int = TIMEOUT_MS
 ) -> Any:
-    """Send a request to the coordinator of a group. Retries while the coordinator is unavailable or loading."""
+    """Send a request to the coordinator of a group, and return its response, which may contain an error code. Retries
+    until the timeout while the coordinator is unavailable or loading."""
 
     async def ask() -> Any:
         return await client.send(request, node=await client.coordinator(group))
@@ -210,7 +215,8 @@ async def of_coordinator(
 
 
 async def by_leader(client: Client, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    """Group the partitions by leader. Raises ``KafkaError`` if a partition has no leader or does not exist."""
+    """Group the partitions by the id of their leader. Raises ``KafkaError`` if a partition has no leader or does not
+    exist."""
     grouped: dict[int, list[TopicPartition]] = {}
     for topic, index in partitions:
         grouped.setdefault(await client.leader(topic, index), []).append((topic, index))
@@ -218,7 +224,8 @@ async def by_leader(client: Client, partitions: Iterable[TopicPartition]) -> dic
 
 
 def led_by(topics: Iterable[Any]) -> dict[int, list[TopicPartition]]:
-    """Group the partitions of a Metadata response's topics by leader. Partitions without a leader are omitted."""
+    """Group the partitions of a Metadata response's topics by the id of their leader. Omits partitions without a
+    leader."""
     grouped: dict[int, list[TopicPartition]] = {}
     for topic in topics:
         for partition in topic.partitions:

@@ -61,7 +61,8 @@ CLIENT_SETTINGS: Final = (
     "ssl.truststore.type",
     "transactional.id",
 )
-"""The most frequently used settings of Kafka's Java clients, which are suggested when a setting is misspelled."""
+"""The most frequently used settings of Kafka's Java clients. A warning about an unknown setting suggests the most
+similar of them."""
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -96,14 +97,15 @@ def one_action(**actions: object) -> str:
 
 
 def required(value: T | None, option: str, action: str) -> T:
-    """Return the value of an option that the action requires. Raises ``CommandError`` if the value is empty."""
+    """Return the value of an option that the action requires. Raises ``CommandError`` if it was not given or is
+    empty."""
     if not value:
         raise CommandError(f"--{action.replace('_', '-')} needs {option}.")
     return value
 
 
 def broker_ids(text: str, option: str) -> list[int]:
-    """Parse broker ids such as ``0,1,2``. Raises ``CommandError`` if one is not a number."""
+    """Parse broker ids such as ``0,1,2``. Raises ``CommandError``, which names ``option``, if one is not a number."""
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
@@ -111,7 +113,8 @@ def broker_ids(text: str, option: str) -> list[int]:
 
 
 def client_properties(path: Path | None) -> dict[str, str]:
-    """Read the settings of a client from a properties file; empty if ``path`` is None."""
+    """Read the settings of a client from a properties file. Returns no settings if ``path`` is None. Raises
+    ``CommandError`` if the file cannot be read, or a config provider cannot supply a value."""
     if path is None:
         return {}
     from parley.configuration.providers import UnresolvedValue, read_configuration
@@ -127,7 +130,8 @@ def client_properties(path: Path | None) -> dict[str, str]:
 
 
 def security_of(properties: Mapping[str, str], option: str) -> ClientSecurity:
-    """Read the security settings of a client. Errors name ``option``, the option that takes the file."""
+    """Return the security settings of a client. Raises ``CommandError`` if they are invalid; its message names
+    ``option``, the option that takes the properties file."""
     from parley.protocol.security.client_security import client_security
 
     try:

@@ -3,7 +3,7 @@
 1. A candidate consists of letters, digits, '.', '_', '-' and, after an option, '='. Shells insert candidates verbatim,
    so names from a cluster that contain any other character are omitted.
 2. The cluster is queried only for the value of an option that names a topic or group, with the address and login that
-   the command itself would use, and for at most ``_PATIENCE_S``. If the query fails, there are no candidates.
+   the command itself would use, and for at most ``_PATIENCE_S`` seconds. If the query fails, there are no candidates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Candidate:
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """Return the candidates for the last word. The words are those after ``parley``, and the last may be unfinished."""
+    """Return the candidates for the last of the words after ``parley``. That word may be unfinished or empty."""
     *done, unfinished = _joined(words) or [""]
     if not done:
         found: Iterable[Candidate] = (Candidate(name, command.summary) for name, command in COMMANDS.items())
@@ -137,7 +137,7 @@ def _next_argument(command: Any, done: Sequence[str]) -> Any:
 
 
 def _values(command: Any, parameter: Any, done: Sequence[str], unfinished: str) -> Iterator[Candidate]:
-    """Yield the known values of an option or argument."""
+    """Yield the known values of an option or argument. Queries the cluster for names of topics and groups."""
     context = command.make_context(command.name, [], resilient_parsing=True)
     for item in parameter.shell_complete(context, unfinished):
         if item.type == "plain":
@@ -151,7 +151,8 @@ def _values(command: Any, parameter: Any, done: Sequence[str], unfinished: str) 
 
 
 def _names_in_cluster(command: Any, done: Sequence[str], ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
-    """Return names from the cluster that the command line names, or none if the cluster does not respond in time."""
+    """Return names from the cluster to which the command line refers. Returns none if the query fails or takes too
+    long."""
     from parley.protocol.client import Client
     from parley.protocol.errors import KafkaError
 
@@ -193,4 +194,4 @@ async def _groups(client: Client) -> list[str]:
 
 
 _NAMES: Final = {"--topic": _topics, "topic": _topics, "--group": _groups}
-"""The source of the values of these options and arguments."""
+"""The functions that query the cluster for the values of these options and arguments."""

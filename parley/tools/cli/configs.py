@@ -54,7 +54,7 @@ app = App(
 RESOURCE_TYPES: Final = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 """The protocol's number for each resource type, by the singular of its name in ``--entity-type``."""
 _DEFAULTS: Final = ("broker", *users_and_clients.TYPES)
-"""The entity types that have defaults."""
+"""The entity types that have default settings, which apply to every entity of the type."""
 _SOURCES: Final = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -73,8 +73,8 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """An entity that has settings: its type in the singular, and its name. An empty name means the default, None means
-    every entity of the type."""
+    """An entity that has settings: its type in the singular, and its name. An empty name means the defaults of the
+    type, None means every entity of the type."""
 
     kind: str
     name: str | None
@@ -93,10 +93,10 @@ class Entity:
 
 
 def parse_entities(types: Sequence[str], names: Sequence[str], short: Mapping[str, str | None]) -> tuple[Entity, ...]:
-    """Return the entity that the long options name, or a short option such as ``--topic``.
+    """Return the entity that ``--entity-type`` and ``--entity-name`` name, or a short option such as ``--topic``.
 
-    A user with a client id counts as two entities. The first type belongs to the first name, and so on. Raises
-    ``CommandError`` if the options are wrong.
+    The first type belongs to the first name, and so on. A user with a client id is returned as two entities, the user
+    first. Raises ``CommandError`` if the options name no entity, an invalid one, or any other combination.
     """
     given = [Entity(kind, name) for kind, name in short.items() if name is not None]
     if given and (types or names):
@@ -154,7 +154,7 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 async def change(client: Client, entity: Entity, set_: dict[str, str], removed: Sequence[str]) -> None:
-    """Set and remove settings with ``apply``, then print the result and the cluster's warnings."""
+    """Set and remove settings with ``apply``, then print that this was done, and the cluster's warnings."""
     await apply(client, entity, set_, removed)
     print(f"Completed updating {_target(entity)}.")
     for warning in await warnings_about(client, entity, list(set_)):
@@ -164,7 +164,7 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
 async def apply(client: Client, entity: Entity, set_: Mapping[str, str], removed: Sequence[str]) -> None:
     """Set and remove settings of one entity, all of them or none.
 
-    Raises ``CommandError`` if the cluster rejects the request.
+    Raises ``CommandError`` if the broker or a setting to remove does not exist, or if the cluster rejects the request.
     """
     from parley.protocol.messages.configs import IncrementalAlterConfigsRequest as Request
 
@@ -183,7 +183,7 @@ async def apply(client: Client, entity: Entity, set_: Mapping[str, str], removed
 
 
 async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -> list[str]:
-    """Return the cluster's warnings about these settings: which settings have no effect in Parley, and why."""
+    """Return the cluster's warnings about these settings: which of them have no effect in Parley, and why."""
     from parley.broker.config.describe import IN_PARLEY
     from parley.protocol.messages.configs import DescribeConfigsRequest as Request
 
@@ -199,7 +199,8 @@ async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -
 
 
 async def check_exists(client: Client, entity: Entity) -> None:
-    """Raise ``CommandError`` if the broker is not in the cluster, instead of waiting for the broker."""
+    """Raise ``CommandError`` if the entity is a broker that is not in the cluster, because the client would wait for
+    it."""
     if entity.node is None:
         return
     brokers = [broker.node_id for broker in (await client.metadata([])).brokers]

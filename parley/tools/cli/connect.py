@@ -94,7 +94,7 @@ def distributed(
 
 
 def _configuration(path: Path, overrides: list[str], definition: ConfigDef) -> WorkerConfig:
-    """Read the worker's configuration. Raises ``CommandError`` with a line for every problem."""
+    """Read the worker's configuration. Raises ``CommandError`` with a line for every invalid setting."""
     from parley.pipeline.connect.errors import ConfigError
     from parley.pipeline.connect.worker_config import WorkerConfig
 
@@ -139,8 +139,8 @@ def _as_json(path: Path) -> dict[str, Any] | None:
 
 
 def _supervised(is_wanted: bool) -> Callable[[str], None]:
-    """Return the function that the worker calls with its URL when it is ready. If ``is_wanted``, continues in a
-    supervised child process."""
+    """Return the function that the worker calls with its URL when it is ready. If ``is_wanted``, this function returns
+    in a supervised child process (see ``supervise``)."""
     child = supervise() if is_wanted else None
 
     def ready(url: str) -> None:

@@ -184,7 +184,8 @@ def _date(milliseconds: int) -> str:
 
 
 def _read(hmac: str) -> str:
-    """Return the HMAC of the option. It can come from standard input, because other users see a process's options."""
+    """Return the HMAC that the option gives, or read it from standard input, so that other users do not see it among
+    the arguments of the process."""
     return sys.stdin.readline().strip() if hmac == "-" else hmac
 
 

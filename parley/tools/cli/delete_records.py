@@ -32,7 +32,8 @@ app = App(
 
 
 def parse_plan(text: str) -> dict[TopicPartition, int]:
-    """Parse the offset of each partition. Raises ``CommandError`` if the text has any other format."""
+    """Parse the JSON of kafka-delete-records into an offset per partition. Raises ``CommandError`` if the text has any
+    other format."""
     try:
         plan = json.loads(text)
     except ValueError as error:

@@ -59,7 +59,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "config.providers.dir.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
     "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
 }
-"""The config providers of a configuration that declares none."""
+"""The config providers that are available if the configuration declares none."""
 
 _SERVICE_LINK: Final = re.compile(
     r"\w+?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=.*|\w+?_PORT=\w+://.*"
@@ -74,13 +74,14 @@ _FROM_ORDINAL: Final = re.compile(r"ordinal(?:\+(\d+))?")
 
 
 def key_of(variable: str) -> str:
-    """Return the key that a variable sets."""
+    """Return the configuration key that a variable sets. The variable must start with one of ``PREFIXES``."""
     name = next(variable.removeprefix(prefix) for prefix in PREFIXES if variable.startswith(prefix))
     return _OF_KEY.sub(lambda found: _SIGNS[found[0]], name.lower())
 
 
 def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in the variables, by key. Raises CommandError if two variables contradict each other."""
+    """Return the settings in the variables, by key. Raises CommandError if two variables set a key to different
+    values."""
     found: dict[str, str] = {}
     origin: dict[str, str] = {}
     for variable, value in sorted(environment.items()):
@@ -96,7 +97,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_effect(environment: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each Java variable that is set."""
+    """Return, for each Java variable that is set, a sentence that says that it has no effect."""
     return [f"{name} has no effect: it configures Java." for name in sorted(OF_JAVA & environment.keys())]
 
 
@@ -106,7 +107,8 @@ def merged(
     overrides: Mapping[str, str],
     host_name: str,
 ) -> dict[str, str]:
-    """Return the settings of a broker in a container; ``in_file`` is None without a file. Raises CommandError."""
+    """Merge the settings of a broker in a container, as the rules of this module say. ``in_file`` is None if there is
+    no file. Raises CommandError if variables contradict each other, or a reference to the pod cannot be resolved."""
     given = {**(in_file or {}), **settings_in(environment), **overrides}
     addresses = () if "listeners" not in given else ("listeners", "advertised.listeners")
     base = {key: value for key, value in CONTAINER.items() if key not in addresses}
@@ -147,7 +149,7 @@ def resolve_pod_references(key: str, value: str, host_name: str) -> str:
 
 
 def refuse_unknown(environment: Mapping[str, str], config: BrokerConfig) -> None:
-    """Raise CommandError, with one line for each variable that sets no key of ``config``."""
+    """Raise CommandError, with one line per variable, if variables would set unknown keys."""
     lines = []
     for variable in sorted(environment):
         key = key_of(variable) if variable.startswith(PREFIXES) else ""
@@ -164,6 +166,6 @@ def _is_known(key: str, config: BrokerConfig) -> bool:
 
 
 def variable_of(key: str) -> str:
-    """Return the variable that sets a key."""
+    """Return the variable (``PARLEY_...``) that sets a key."""
     signs = {sign: text for text, sign in _SIGNS.items()}
     return "PARLEY_" + "".join(signs.get(each, each) for each in key).upper()

@@ -21,22 +21,23 @@ INTERRUPTED = 130
 
 
 class Ended(SystemExit):
-    """The end of a command with a specific exit code. Wrong usage ends every command with ``FAILED``."""
+    """Raised to end a command with a specific exit code. Wrong usage ends every command with ``FAILED``."""
 
 
 class CommandError(Exception):
-    """The command cannot do its work. The message says why, and what to do about it."""
+    """Raised if a command cannot do its work. The message says why, and what to do about it."""
 
 
 class Command(Protocol):
     """A command with options, such as ``parley.tools.cli.app.App``."""
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
-        """Run the command. Always raises ``SystemExit``, or ``CommandError``."""
+        """Run the command with these arguments. Raises ``SystemExit`` with its exit code, or ``CommandError``; never
+        returns."""
 
 
 def sentence(text: str) -> str:
-    """Return a message from a broker or a library, ending in exactly one period."""
+    """End a message from a broker or a library with a period, unless it already ends a sentence."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -58,7 +59,8 @@ def run(command: Command, name: str, arguments: Sequence[str]) -> int:
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Run ``work`` and return its exit code. An error becomes one line on standard error."""
+    """Run ``work`` and return its exit code. A ``CommandError``, or an output that cannot be written, becomes one line
+    on standard error and ``FAILED``. If the reader of the output closed the pipe, the code is 0."""
     try:
         code = _reported(work)
         sys.stdout.flush()  # a closed pipe is handled here; at the interpreter's exit it would be reported
@@ -111,7 +113,8 @@ def open_streams() -> None:
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Parse the ``key=value`` values of an option that may be repeated."""
+    """Parse the ``key=value`` values of an option that may be repeated. Raises ``CommandError`` for any other
+    format."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -17,7 +17,8 @@ _NAMED_MAX: Final = 5
 
 
 def described(topic: str, partitions: Collection[int], down: Collection[int]) -> str:
-    """Return a sentence: these partitions have no leader, and the brokers ``down``, which host replicas, are down."""
+    """Return a sentence that says that these partitions have no leader, and that the brokers ``down``, which host
+    replicas, are down."""
     named = ", ".join(f"{topic}-{each}" for each in sorted(partitions)[:_NAMED_MAX])
     more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
     state = "has no leader" if len(partitions) == 1 else "have no leader"
@@ -27,19 +28,19 @@ def described(topic: str, partitions: Collection[int], down: Collection[int]) ->
 
 
 def described_in(topic: MetadataResponse.MetadataResponseTopic, only: int | None = None) -> str:
-    """Return which partitions in the metadata have no leader, as a sentence; empty if all have one. With ``only``, look
-    at this partition only."""
+    """Return a sentence that names the partitions without a leader in the metadata, or an empty string if all have one.
+    With ``only``, the other partitions are ignored."""
     found = [each for each in topic.partitions if each.leader_id < 0 and only in (None, each.partition_index)]
     down = {broker for each in found for broker in each.offline_replicas}
     return described(topic.name or "", [each.partition_index for each in found], down) if found else ""
 
 
 def ask(connection: Connection, topic: Any, only: int | None = None) -> str:
-    """Return which partitions in librdkafka's metadata of a topic have no leader, and which brokers are down, as a
-    sentence; empty if all have one.
+    """Return a sentence that names the partitions of a topic without a leader and the brokers that are down, or an
+    empty string if all have a leader. With ``only``, the other partitions are ignored.
 
-    librdkafka does not know which replicas are offline, so Parley's own client requests the metadata again. If that
-    fails, the sentence names no brokers.
+    ``topic`` is librdkafka's metadata. librdkafka does not know which replicas are offline, so Parley's own client
+    requests the metadata again. If that fails, the sentence names no brokers.
     """
     found = [index for index, each in topic.partitions.items() if each.leader < 0 and only in (None, index)]
     if not found:

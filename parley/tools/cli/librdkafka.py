@@ -81,7 +81,7 @@ def check_topic_name(name: str) -> None:
 
 
 def reason_of(error: Any) -> str:
-    """Return the meaning of a librdkafka error of a consumer, as sentences."""
+    """Explain an error that a librdkafka consumer received, in sentences for the user."""
     text = sentence(error.str())
     match error.name():
         case "INCONSISTENT_GROUP_PROTOCOL":
@@ -101,8 +101,8 @@ def reason_of(error: Any) -> str:
 
 
 def settings_of(own: Mapping[str, Any], file: Path | None, texts: Sequence[str], option: str) -> dict[str, Any]:
-    """Return the settings of a client. ``key=value`` options override the file, which overrides the
-    command's defaults."""
+    """Return the settings of a client with librdkafka's names. The ``key=value`` texts override the file, which
+    overrides ``own``. Raises ``CommandError`` if a text or the file cannot be parsed."""
     return {**own, **translated({**client_properties(file), **pairs(texts, option)})}
 
 
@@ -123,8 +123,8 @@ def translated(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def _assignors(classes: str) -> str:
-    """Translate assignor classes to librdkafka's names. librdkafka cannot combine a cooperative assignor
-    with others."""
+    """Translate assignor classes to librdkafka's names. librdkafka cannot combine a cooperative assignor with others,
+    so it is dropped if there are others."""
     names = [_ASSIGNORS.get(one.strip(), one.strip()) for one in classes.split(",") if one.strip()]
     return ",".join([name for name in names if name != "cooperative-sticky"] or names)
 
@@ -147,12 +147,12 @@ class Connection:
 
     @property
     def is_refused(self) -> bool:
-        """True if the brokers' machines refuse the connections."""
+        """True if no broker is reachable because their machines refuse the connections."""
         return self.is_down and "Connection refused" in self.reason
 
     def on_error(self, error: Any) -> None:
-        """Handle an error event of librdkafka: print a warning, but only one each time all brokers become
-        unreachable."""
+        """Handle an error event of librdkafka: record the reason, and print a warning if a broker has responded before.
+        Warns only once each time all brokers become unreachable."""
         match error.name():
             case "_TRANSPORT" | "_RESOLVE" | "_TIMED_OUT":
                 self.reason = error.str()
@@ -170,9 +170,10 @@ class Connection:
                 self.reason = error.str()
 
     def ask(self, work: Callable[[Client], Awaitable[T]]) -> T | None:
-        """Run ``work`` with Parley's own client, to learn what librdkafka does not report.
+        """Run ``work`` with Parley's own client, to find out what librdkafka does not report. Returns its result.
 
-        Returns None if that fails: no broker responds within ``ASK_MS``, or only librdkafka can log in.
+        Returns None if that fails, for example because no broker responds within ``ASK_MS``, or because only librdkafka
+        can log in.
         """
         from parley.tools.cli.cluster_client import on_cluster
 
@@ -189,7 +190,7 @@ class Connection:
 def connect(
     make: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], *, verbose: bool
 ) -> tuple[Any, Connection]:
-    """Return a client that is not connected yet, and the state of its connections.
+    """Create a client that is not connected yet. Returns it, and the state of its connections.
 
     Ignores unknown settings with a warning. Raises ``CommandError`` if a setting is invalid.
     """
@@ -244,7 +245,8 @@ def secured(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reach(client: Any, connection: Connection, topic: str | None = None, *, timeout_s: float = REACH_S) -> Any:
-    """Get the metadata of one topic or all. Raises ``CommandError`` if no broker responds."""
+    """Return the metadata of one topic, or of all. Raises ``CommandError`` if no broker responds within the timeout, or
+    if the brokers reject the client."""
     from confluent_kafka import KafkaException
 
     def request(timeout_s: float) -> Any:
@@ -283,7 +285,7 @@ def unreached(connection: Connection, reason: str) -> str:
 
 
 def _is_unverified(connection: Connection) -> bool:
-    """Return True if librdkafka does not accept a broker's certificate, and Parley's client, which says why, trusts the
-    same certificates."""
+    """Return True if librdkafka rejects a broker's certificate and Parley's client trusts the same authorities, so that
+    its error can explain why."""
     uses_own_names = any(name.startswith("ssl.ca.") for name in connection.security)
     return "certificate could not be verified" in connection.refusal and not uses_own_names

@@ -182,7 +182,7 @@ def _connection(options: Options) -> Connection:
 
 
 def _check_topics(options: Options) -> None:
-    """Raise ``CommandError`` if a topic does not exist, ``KafkaError`` if no broker responds."""
+    """Raise ``CommandError`` if a topic does not exist. Raises ``KafkaError`` if no broker responds."""
     from parley.pipeline.client.cluster import Cluster
     from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -266,8 +266,8 @@ def _iceberg(options: Options) -> IcebergPlace | None:
 
 
 def _below(output: str, topic: str) -> str:
-    """Return the path of the topic's folder inside the output. The output may be a URL with settings after a question
-    mark."""
+    """Return the path of the topic's folder in the output. If the output is a URL, the settings after its question mark
+    are kept."""
     place, mark, query = output.partition("?") if "://" in output else (output, "", "")
     return f"{place.rstrip('/')}/{topic}{mark}{query}"
 

@@ -51,9 +51,9 @@ VERSION: Final = 1
 async def directories(
     client: Client, brokers: Sequence[int], topics: Sequence[str]
 ) -> tuple[list[int], dict[int, list[Any]]]:
-    """Return the ids of all brokers, and the log directories of these brokers (all if empty).
+    """Return the ids of all brokers, and the log directories of each of ``brokers`` (all if empty).
 
-    Only these topics are listed in the directories (all if empty). Raises ``CommandError`` if a broker does not exist.
+    The directories list only these topics (all if empty). Raises ``CommandError`` if a broker does not exist.
     """
     from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
 

@@ -97,7 +97,8 @@ def log_repair(options: Options) -> None:
 
 
 def _cuts(directories: Iterable[Path]) -> Iterator[Cut]:
-    """Return the cut files in log directories, sorted by partition. Raises ``OSError``."""
+    """Yield the contents of the cut files in these log directories, in order of directory and partition. Raises
+    ``OSError`` if a file cannot be read."""
     from parley.storage.cut_files import cut_files
     from parley.storage.log_directory import parse_partition_name
 

@@ -133,8 +133,8 @@ def _examples(parser: Any) -> list[str]:
 
 
 def _divided(text: str) -> list[tuple[str, str]]:
-    """Return the examples in a help text. Each is a command line, followed by its purpose on the next line,
-    indented."""
+    """Return the examples in a help text, as pairs of a command line and its purpose. In the text, the purpose is on
+    the next line, indented."""
     found: list[tuple[str, str]] = []
     for line in text.replace("\b", "").splitlines():
         if line.startswith("      ") and found:
@@ -150,7 +150,7 @@ def _pairs(examples: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _term(term: str, meaning: str) -> Iterator[str]:
-    """Yield a term in bold, its values in italics, and its meaning."""
+    """Yield the lines of a term: its name in bold, its values in italics, and its meaning."""
     bold = re.sub(r"(<[^>]*>)", lambda found: rf"\fI{found[1]}\fB", _escaped(term))
     yield from (".TP", rf"\fB{bold}\fR", _text(meaning))
 

@@ -105,7 +105,7 @@ class ClusterView:
 
 
 async def view(client: Client) -> ClusterView:
-    """Request the whole view from the cluster."""
+    """Request the whole view from the cluster. Raises KafkaError if no broker responds."""
 
     async def ask() -> Any:
         return await describe_cluster(client, fenced=True)

@@ -195,7 +195,7 @@ def _flags(options: Options) -> Mapping[str, str]:
 
 
 def _check_clusters(settings: MirrorSettings) -> None:
-    """Raise ``CommandError`` if a cluster does not respond."""
+    """Raise ``CommandError`` if any of the clusters does not respond, or rejects the client."""
     from parley.pipeline.client.cluster import Cluster, Connection
     from parley.protocol.errors import KafkaError
 

@@ -70,7 +70,8 @@ def parse_time(text: str) -> int:
 
 
 def parse_patterns(text: str) -> list[PartitionPattern]:
-    """Parse ``topic:0,topic:2-5,topic:3-,:-2``: topics by regular expression, a partition or range (end excluded)."""
+    """Parse ``topic:0,topic:2-5,topic:3-,:-2``. Each part is a regular expression for topics (empty: all), and a
+    partition or a range whose end is excluded. Raises ``CommandError`` for any other format."""
     from parley.tools.cli.topics.describing import matching
 
     found = []
@@ -89,7 +90,8 @@ def parse_patterns(text: str) -> list[PartitionPattern]:
 async def find(
     client: Client, wanted: Callable[[str, int], bool], time: int, *, exclude_internal: bool
 ) -> list[tuple[TopicPartition, FoundOffset]]:
-    """Find the offsets of the selected partitions, in order. Skips a partition without a leader, with a warning."""
+    """Return the offsets of the selected partitions, sorted by partition. Skips partitions without a leader, and prints
+    a line for each. Raises ``CommandError`` if no partition is left."""
     from parley.tools.cli.topic_offsets import list_offsets
 
     metadata = await client.metadata()

@@ -2,8 +2,8 @@
 
 1. A profile is a properties file, ``NAME.properties`` in ``~/.config/parley/profiles`` (below ``XDG_CONFIG_HOME`` if it
    is set), which any Kafka client can read. Only the user can read it (mode 0600).
-2. ``--profile`` selects a profile. Without it, the variable ``PARLEY_PROFILE`` does, and then ``parley profile use``.
-   An empty variable selects none.
+2. A profile is selected by ``--profile``, otherwise by the variable ``PARLEY_PROFILE``, otherwise by
+   ``parley profile use``. If the variable is empty, no profile is selected.
 3. The settings of a profile that was not named on the command line are used only with the address in the same profile.
 """
 
@@ -36,7 +36,8 @@ class Profile:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Read the settings as they are in the file. Raises ``CommandError`` if it cannot be read."""
+        """The settings in the file, with references to config providers unresolved. Raises ``CommandError`` if it
+        cannot be read."""
         from parley.configuration.properties import read_properties
 
         try:
@@ -48,7 +49,8 @@ class Profile:
 
     @property
     def address(self) -> str:
-        """Return the bootstrap servers."""
+        """The profile's bootstrap servers, or an empty string if it has none. Raises ``CommandError`` if it cannot be
+        read."""
         return self.settings.get(ADDRESS, "")
 
 
@@ -59,7 +61,7 @@ def folder() -> Path:
 
 
 def stored() -> list[Profile]:
-    """Return all profiles, by name."""
+    """Return all profiles, sorted by name."""
     return [Profile(path.stem, path) for path in sorted((folder() / "profiles").glob("*.properties"))]
 
 
@@ -94,7 +96,8 @@ def use(name: str) -> None:
 
 
 def store(name: str, settings: Mapping[str, str], *, replace: bool) -> Profile:
-    """Write a profile. Raises ``CommandError`` if it exists and is not to be replaced."""
+    """Write a profile. Raises ``CommandError`` if the name is invalid, or the profile exists and ``replace`` is
+    False."""
     _check_name(name)
     path = _path(name)
     if path.exists() and not replace:
@@ -124,9 +127,10 @@ def warn_if_open(profile: Profile) -> None:
 
 
 def applied(command: Any, words: Sequence[str]) -> tuple[list[str], Profile | None]:
-    """Add the address and the settings of the profile to a command's words. Returns them and the profile, or None.
+    """Add the address and the settings of the selected profile to the words of a command. Returns the words, and the
+    profile or None.
 
-    ``command`` is the option parser's command. Raises ``CommandError`` if the profile does not exist.
+    ``command`` is the option parser's command. Raises ``CommandError`` if the profile does not exist or cannot be used.
     """
     servers, config = _option(command, "--bootstrap-server"), _option(command, "--command-config")
     name, rest = _without_profile(words)

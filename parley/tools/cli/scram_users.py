@@ -27,9 +27,10 @@ Users = Mapping[str, Mapping[str, int]]
 
 
 def alterations(user: str, added: Mapping[str, str], removed: Sequence[str]) -> list[ScramAlteration]:
-    """Return the changes that ``--add-config`` and ``--delete-config`` request. Takes milliseconds per password.
+    """Return the changes that ``--add-config`` and ``--delete-config`` request. Each password takes milliseconds to
+    hash.
 
-    Raises ``CommandError`` for values in any other format.
+    Raises ``CommandError`` for values in any other format than ``[iterations=N,password=...]``.
     """
     return [
         *(_deletion(user, mechanism) for mechanism in removed),
@@ -105,7 +106,7 @@ async def describe(client: Client, user: str | None) -> Users:
 
 
 async def alter_in_store(backend: Backend, wanted: Sequence[ScramAlteration]) -> None:
-    """Change credentials in a store that no broker uses. Raises ``CommandError`` for an impossible change."""
+    """Change credentials in a store that no broker uses. Raises ``CommandError`` if a change is not possible."""
     from parley.broker.controller.scram_users import SECRET_BYTES, alter_scram_users
     from parley.tools.coordination.idle_store import change_in_store
 

@@ -89,7 +89,7 @@ _Merged = tuple["Finding", list[str]]
 
 
 def merged(findings: Iterable[Finding]) -> list[_Merged]:
-    """Merge the findings that several brokers have in common, most severe first."""
+    """Merge equal findings about several subjects, such as brokers. The most severe findings come first."""
     found: dict[tuple[str, str], _Merged] = {}
     for each in findings:
         found.setdefault((each.check.name, each.text), (each, []))[1].append(each.subject)

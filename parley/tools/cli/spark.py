@@ -13,7 +13,8 @@ from parley.tools.cli.invocation import CommandError, pairs
 
 @contextmanager
 def requires_library(command: str, how: str) -> Iterator[None]:
-    """Raise ``CommandError`` if a library that ``command`` needs is missing. ``how`` says how to install it."""
+    """Raise ``CommandError`` if the block fails because a library that ``command`` needs is missing. ``how`` says how
+    to install it."""
     try:
         yield
     except ModuleNotFoundError as missing:

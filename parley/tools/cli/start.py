@@ -100,7 +100,7 @@ def main(words: Sequence[str]) -> int:
 
 def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
     """Return the configuration of a broker in a container. Prints the variables that have no effect. Raises
-    ``CommandError``."""
+    ``CommandError`` for options, variables or settings that are invalid."""
     from parley.configuration.properties import read_properties
     from parley.configuration.providers import ConfigProviders
     from parley.tools.cli import environment
@@ -124,7 +124,7 @@ def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
 
 
 def with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
-    """Return the overrides, and those that ``--port`` implies."""
+    """Return the overrides, preceded by the one that ``--port`` implies."""
     return overrides if port is None else [f"listeners=PLAINTEXT://127.0.0.1:{port}", *overrides]
 
 
@@ -217,7 +217,8 @@ def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerCo
 
 
 def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
-    """Return the settings of the file (or of the preset) with the overrides applied."""
+    """Return the settings of the file with the overrides applied, and with values from config providers. Raises
+    ``CommandError`` if the file cannot be read or a value cannot be supplied."""
     from parley.configuration.providers import ConfigProviders, read_configuration
 
     given = dict(pairs(overrides, "--override"))
@@ -313,7 +314,7 @@ def run(config: BrokerConfig) -> int:
 
 
 class NotStarted(Exception):
-    """Startup failed. The message says at which step, why, and what to do."""
+    """Raised if startup fails. The message says at which step, why, and what to do."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -332,7 +333,7 @@ def _raise_file_limit() -> float:
 
 
 def _hold_reserves() -> None:
-    """Reserve file descriptors and memory for a shortage, within the limits of the process."""
+    """Hold file descriptors and memory in reserve, to be released if the process runs short of them."""
     from parley.broker.runtime.exhaustion_watch import MEMORY_RESERVED_BYTES, Allowance
     from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 

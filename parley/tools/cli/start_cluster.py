@@ -35,7 +35,7 @@ BOOTSTRAP: Final = "bootstrap.listeners"
 BROKERS_MAX: Final = 100
 RESTART_PAUSE_S: Final = 1.0
 _OTHER_PORTS: Final = 10_000
-"""How far the suggested ports are from those in use."""
+"""The difference between a port in use and the port that is suggested instead."""
 _READY: Final = "bootstrap.servers="
 _NOTES: Final = ("listens", "warning")
 """The labels of a broker's notes about its listeners."""
@@ -57,7 +57,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The settings with which one broker is started."""
+    """One broker's id, and the settings with which it is started."""
 
     broker_id: int
     settings: Mapping[str, str]
@@ -202,12 +202,12 @@ def refuse_ports_in_use(plans: Sequence[Plan]) -> None:
 
 
 class _Child:
-    """The process of one broker."""
+    """A child process that runs one broker."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.facts: dict[str, str] = {}
-        """The lines of its summary, by their first word."""
+        """The lines of the summary that the broker printed, by their first word."""
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
         self._ready = asyncio.Event()

@@ -72,10 +72,10 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str:
 
 
 def _is_about_a_login_or_certificate(error: Exception) -> bool:
-    """Return True if the text is from errors that contain no secret.
+    """Return True if the error concerns a login or a certificate. The texts of such errors contain no secret.
 
-    A secret can be a word of these texts ("the password is wrong"). To hide the word would garble the text, and would
-    reveal the secret.
+    A secret may happen to be a word of the text, as in "the password is wrong". Hiding that word would garble the text,
+    and would reveal the secret.
     """
     from parley.broker.config import ConfigError
     from parley.configuration.key_stores import BadKeyStore
@@ -124,8 +124,8 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
 
 
 def _another_address(reason: str, error: OSError, config: BrokerConfig) -> str:
-    """Return a setting that gives the listener of ``reason`` another address, and keeps its protocol and the other
-    listeners."""
+    """Return a setting that would fix the listener named in ``reason``: with another port, or with this machine's
+    loopback address. It keeps the protocol and the other listeners."""
     keeps_host = not isinstance(error, socket.gaierror) and error.errno in (errno.EADDRINUSE, errno.EACCES)
     if "metrics.listener" in reason:
         host, port = _corrected(*(config.metrics_address or ("", 0)), keeps_host=keeps_host)
@@ -142,13 +142,13 @@ def _another_address(reason: str, error: OSError, config: BrokerConfig) -> str:
 
 
 def _is_named(address: ListenerAddress, reason: str) -> bool:
-    """Return True if the reason, an error of the system with an address, is about this address."""
+    """Return True if the reason, an operating system's error that contains an address, is about this address."""
     return f" {address.host}:{address.port}:" in reason or (not address.host and f":{address.port}:" in reason)
 
 
 def _another_folder(config: BrokerConfig) -> str:
-    """Return a setting that gives this broker other log directories if another broker uses one of them, or an empty
-    string."""
+    """Return a ``log.dirs`` setting with other folders if a running broker uses one of this broker's, otherwise an
+    empty string."""
     from parley.storage.log_directory import is_in_use
 
     if not any(is_in_use(Path(each)) for each in config.data_dirs):
@@ -157,7 +157,7 @@ def _another_folder(config: BrokerConfig) -> str:
 
 
 def _corrected(host: str, port: int, *, keeps_host: bool) -> tuple[str, int]:
-    """Return the same host and another port, or this machine and the same port."""
+    """Return the same host with another port if ``keeps_host``, otherwise the loopback address with the same port."""
     if not keeps_host:
         return "127.0.0.1", port
     return host, port + 10_000 if port + 10_000 < 1 << 16 else port - 10_000

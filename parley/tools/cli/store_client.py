@@ -22,7 +22,8 @@ STORE_REFUSED = "The store refused access"
 
 
 def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]:
-    """Return the URL of the store that the arguments name, and the factory that opens it. Raises ``CommandError``."""
+    """Return the URL of the store that the arguments name, and the factory that opens it. Raises ``CommandError``
+    unless exactly one is given, or if the file names no store."""
     from parley.configuration.providers import read_configuration
     from parley.consensus.errors import BadConfig
     from parley.consensus.registry import backend_factory, configured_url
@@ -53,7 +54,8 @@ def _embedded_store() -> str:
 
 
 async def in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:
-    """Open a store, run ``work`` with it, and close it. An empty store stays empty."""
+    """Open a store, run ``work`` with it, and close it. An empty store stays empty. Call it through ``run_on_store``,
+    which turns the errors of the store into ``CommandError``."""
     from parley.consensus.store_move.store_lookup import open_existing
 
     async with asyncio.timeout(OPEN_MAX_S):

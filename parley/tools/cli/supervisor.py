@@ -34,7 +34,8 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended: its exit code (negative for a signal), and what happened before."""
+    """How a child ended: its exit code (negative: the number of a signal), and the state that decides about a
+    restart."""
 
     exit_code: int
     was_ready: bool
@@ -58,7 +59,7 @@ def next_step(ended: Ended) -> float | None:
 
 
 class Supervised:
-    """The child's side of the supervision."""
+    """A supervised child's connection to its supervisor."""
 
     def __init__(self, ready: int) -> None:
         self._ready = ready
@@ -69,9 +70,11 @@ class Supervised:
 
 
 def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> Supervised:
-    """Continue in a child process, which is restarted if it is killed or fails. Returns only in children.
+    """Fork a child process, in which this function returns. The supervisor starts another child if it is killed or
+    fails.
 
-    Call it before threads are started. The supervisor itself exits with SystemExit and the code of the last child.
+    Call it before threads are started. In the supervisor, it never returns: it raises SystemExit with the exit code of
+    the last child.
     """
     any_ready, pause_s = False, 0.0
     signals = _Signals()
@@ -107,7 +110,7 @@ def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.std
 
 
 class _Signals:
-    """The supervisor's SIGINT and SIGTERM: recorded, and forwarded to the child."""
+    """Handles the supervisor's SIGINT and SIGTERM: records them, and forwards them to the child."""
 
     def __init__(self) -> None:
         self.child: int | None = None
@@ -135,15 +138,15 @@ class _Signals:
             signal.signal(number, handler)
 
     def pause(self, pause_s: float) -> None:
-        """Wait, unless the supervisor is to end."""
+        """Wait ``pause_s`` seconds, or until the supervisor receives a signal to end."""
         deadline = time.monotonic() + pause_s
         while not self.is_stopping and time.monotonic() < deadline:
             time.sleep(_STEP_S)
 
 
 def _read(ready: int) -> bytes:
-    """Return what a child that has ended wrote to ``ready``, or nothing. Does not wait for more: processes that the
-    child left behind may still hold its end of the pipe."""
+    """Return the byte that an ended child wrote to ``ready``, or nothing, and close the pipe. Does not block: processes
+    that the child left behind may still hold the other end."""
     try:
         return os.read(ready, 1)
     except BlockingIOError:

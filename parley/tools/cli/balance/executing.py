@@ -51,9 +51,10 @@ class Execution:
 
 
 async def execute(client: Client, plan: Plan, how: Execution, say: Callable[[str], None]) -> None:
-    """Make all moves, and wait for them and for those already in progress.
+    """Make all moves of the plan. Returns when they and the moves already in progress are complete.
 
-    Raises ``CommandError`` if any move is rejected, or if one in progress has no leader to copy from.
+    Raises ``CommandError`` if the cluster rejects a move or a leader election, or if a move in progress has no leader
+    to copy from.
     """
     waiting = {(move.topic, move.index): move for move in plan.moves}
     ongoing = await requests.ongoing(client)
@@ -84,8 +85,8 @@ async def _run(
     at_once: int,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Start moves as others finish, until none is left except those that are stuck. Returns the moves that the cluster
-    rejected."""
+    """Start moves as others finish, until only the ``stuck`` ones are left. Returns one line for each move or leader
+    election that the cluster rejected."""
     refused: list[str] = []
     ongoing = _except(stuck, ongoing)
     total, bytes_done = len(waiting), 0
@@ -119,7 +120,7 @@ def _except(
 
 
 async def _without_leader(client: Client, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-    """Return the partitions among these that have no leader."""
+    """Return those of the partitions that have no leader."""
     names = sorted({topic for topic, _ in partitions})
     found = (await client.metadata(names)).topics if names else ()
     leaderless = {
@@ -129,7 +130,7 @@ async def _without_leader(client: Client, partitions: Collection[TopicPartition]
 
 
 async def _elect(client: Client, partitions: Mapping[TopicPartition, object] | tuple[TopicPartition, ...]) -> list[str]:
-    """Elect the preferred leaders. Returns the elections that failed."""
+    """Elect the preferred leaders. Returns one line for each election that failed."""
     if not partitions:
         return []
     outcomes = await elect(client, ELECTION_TYPES["preferred"], sorted(partitions))
@@ -167,8 +168,8 @@ async def _unthrottle(client: Client) -> bool:
 async def _set_here(
     client: Client, kind: int, names: list[str], keys: tuple[str, ...], node: int | None
 ) -> dict[str, dict[str, str | None]]:
-    """Return the ``keys`` that are set on each topic or broker itself, each with None: the value that removes the
-    setting."""
+    """Return those of ``keys`` that are set on each topic or broker itself, and not inherited. Their values are None,
+    so that the caller can pass the result to ``set_configs`` to remove them."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(

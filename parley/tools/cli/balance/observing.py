@@ -52,7 +52,7 @@ async def observe(client: Client, interval_s: float) -> Cluster:
 
 
 async def _disks(client: Client, described: Sequence[Any]) -> tuple[list[Broker], Sizes]:
-    """Return the brokers with their disks, and the sizes of all replicas."""
+    """Return the brokers with the size and free space of their disks, and the sizes of all replicas."""
     brokers = []
     sizes: Sizes = {}
     _, directories_of = await directories(client, [one.broker_id for one in described], ())
@@ -97,6 +97,7 @@ async def _rates(
 async def _offsets(
     client: Client, led: Mapping[int, Sequence[TopicPartition]], timestamp: int
 ) -> dict[TopicPartition, int]:
-    """Return the offsets at this position. Partitions whose leader has changed are omitted."""
+    """Return each partition's offset at ``timestamp`` (``EARLIEST`` or ``LATEST``). Omits partitions whose leader
+    returned an error, for example because it is no longer the leader."""
     found = await list_offsets_of(client, led, timestamp)
     return {where: each.offset for where, each in found.items() if not each.error}

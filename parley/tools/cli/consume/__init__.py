@@ -118,7 +118,8 @@ def _consume_in_share_group(options: Options, in_file: dict[str, str], in_texts:
 
 @contextmanager
 def _until_the_end(options: Options, connection: Connection, close: Callable[[], object]) -> Iterator[Printed]:
-    """Close the consumer when the block ends, even after an interrupt, and print how many records were printed."""
+    """Close the consumer when the block ends, even after an interrupt, and print how many records were printed. Turns
+    errors of librdkafka into ``CommandError``."""
     from confluent_kafka import KafkaException
 
     from parley.tools.cli.consume.reading import Printed

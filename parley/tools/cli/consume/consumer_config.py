@@ -23,8 +23,8 @@ _UNSUPPORTED_PROTOCOL: Final = (
 
 
 def check_position(topic: str, include: str, partition: int | None, offset: str | None, from_beginning: bool) -> str:
-    """Return the start position: earliest, latest or an offset. Raises ``CommandError`` if options contradict each
-    other."""
+    """Return the start position: ``earliest``, ``latest`` or an offset. Raises ``CommandError`` if the options
+    contradict each other or the offset is malformed."""
     if bool(topic) == bool(include):
         raise CommandError("Exactly one of the following arguments is required: [topic], [include]")
     if partition is not None and not topic:
@@ -49,7 +49,7 @@ def check_position(topic: str, include: str, partition: int | None, offset: str 
 
 def group_of(group: str, in_file: Mapping[str, str], in_texts: Mapping[str, str], partition: int | None) -> str:
     """Return the requested group, or an empty string if there is none. Raises ``CommandError`` if the options and files
-    name different groups."""
+    name different groups, or a group and a partition."""
     named = list(dict.fromkeys(one for one in (group, in_file.get("group.id"), in_texts.get("group.id")) if one))
     if len(named) > 1:
         raise CommandError(
@@ -62,8 +62,8 @@ def group_of(group: str, in_file: Mapping[str, str], in_texts: Mapping[str, str]
 
 
 def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: str | None, from_beginning: bool) -> Any:
-    """Return the consumer's settings: the given settings override the defaults. Raises ``CommandError`` if two
-    contradict each other."""
+    """Return the consumer's settings. ``given`` overrides the defaults; the other arguments override ``given``. Raises
+    ``CommandError`` if ``from_beginning`` contradicts ``auto.offset.reset``."""
     reset = given.get("auto.offset.reset")
     if from_beginning and reset not in (None, EARLIEST):
         raise CommandError(
@@ -88,8 +88,8 @@ def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: s
 
 
 def check_protocol(settings: Mapping[str, Any]) -> None:
-    """Raise ``CommandError`` if the cluster does not support the group protocol. librdkafka would wait for
-    it forever."""
+    """Raise ``CommandError`` if the settings select the consumer protocol and the cluster does not support it.
+    librdkafka would wait for it forever."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 

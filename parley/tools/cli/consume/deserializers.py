@@ -1,7 +1,7 @@
 """Kafka's deserializers by their class names, for keys and values that are not text.
 
-Each returns a value and its text as Java's ``toString`` writes it. Bytes are printed as they are; Java would print the
-address of an array.
+Each returns a value, which ``text`` formats as Java's ``toString`` does. Bytes are printed unchanged; Java would print
+the address of an array.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PACKAGE: Final = "org.apache.kafka.common.serialization."
 
 
 class WrongSize(ValueError):
-    """A deserializer cannot read these bytes. The message is Kafka's own."""
+    """Raised if a deserializer cannot read these bytes. The message is the one of Kafka's deserializer."""
 
 
 def _number(name: str, form: str) -> Deserializer:
@@ -40,7 +40,8 @@ def _boolean(data: bytes) -> Value:
 
 
 def _float(data: bytes) -> Value:
-    """Return the shortest decimal number that is stored as these 4 bytes."""
+    """Decode a 4-byte float. Returns the shortest decimal number that is stored as these bytes, so that 0.1 is not
+    shown as 0.10000000149011612. Raises ``WrongSize``."""
     value = cast(float, _number("FloatDeserializer", ">f")(data))
     shortest = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next((one for one in shortest if _packed(one) == data), value)

@@ -12,7 +12,7 @@ from parley.tools.cli.consume.deserializers import NAMES, Deserializer, Value, d
 from parley.tools.cli.invocation import CommandError
 
 Formatter = Callable[[Any], bytes]
-"""Formats a message as text, including its newline. The text is empty if the message is not shown."""
+"""Formats a message as bytes, including its newline. Returns no bytes if the message is not to be shown."""
 
 _PACKAGE: Final = "org.apache.kafka.tools.consumer."
 _DEFAULT: Final = f"{_PACKAGE}DefaultMessageFormatter"
@@ -105,8 +105,8 @@ def read(how: Deserializer, data: bytes) -> Value:
 
 
 def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
-    """Return the deserializers that ``key.deserializer`` and similar properties name. Ignores unknown ones with a
-    warning."""
+    """Return the deserializers that ``key.deserializer`` and similar properties name, by ``key``, ``value`` and
+    ``headers``. Ignores unknown ones with a warning."""
     found = {}
     for part, names in (("key", ("key",)), ("value", ("value",)), ("headers", ("headers", "header"))):
         for name in (properties.get(f"{one}.deserializer") for one in names):
@@ -141,8 +141,8 @@ def _default(properties: Mapping[str, str]) -> Formatter:
 
 
 def _logging(properties: Mapping[str, str]) -> Formatter:
-    """Return a formatter that uses the default format, and also prints each record to standard error, where Kafka's
-    formatter would log it."""
+    """Return a formatter that uses the default format, and also prints each record to standard error, because Kafka's
+    formatter logs it."""
     line = _default(properties)
 
     def logged(message: Any) -> bytes:
@@ -164,8 +164,8 @@ def _nothing(_: Mapping[str, str]) -> Formatter:
 
 
 def _stored(kinds: Sequence[int], topic: str) -> Callable[[Mapping[str, str]], Formatter]:
-    """Return a formatter for an internal topic. It prints one line of JSON for each record whose key has one of these
-    types."""
+    """Return a factory of formatters for an internal topic. They print one line of JSON for each record whose key has
+    one of these types, and nothing for others."""
 
     def make(_: Mapping[str, str]) -> Formatter:
         from parley.tools.cli.dump_log.internal_records import record_data
@@ -203,7 +203,8 @@ def formatter(name: str, properties: Mapping[str, str]) -> Formatter:
 
 
 def json_formatter(properties: Mapping[str, str]) -> Formatter:
-    """Return a formatter that prints one line of JSON per record, with replacement characters for invalid UTF-8."""
+    """Return a formatter that prints one line of JSON per record. Bytes that are not valid UTF-8 are replaced by
+    replacement characters."""
     how = deserializers_of(properties)
 
     def shown(part: str, data: bytes | None) -> Any:

@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Printed:
-    """The number of records printed so far, which is also correct after an interrupt."""
+    """The number of records printed so far. It is also correct after an interrupt."""
 
     count: int = 0
 
@@ -45,10 +45,10 @@ class Source:
 
 
 def begin(consumer: Any, connection: Connection, source: Source) -> bool:
-    """Connect and subscribe. Warns if the topic or partition does not exist yet, or has no leader. Returns False if the
-    topic does not exist.
+    """Connect, and subscribe to the topics or assign the partition. Returns False if the topic does not exist.
 
-    Raises ``CommandError`` if no broker responds or the topic cannot be read.
+    Warns if the topic or partition does not exist yet, or has no leader. Raises ``CommandError`` if no broker responds
+    or the topic cannot be read.
     """
     metadata = reach(consumer, connection, source.topic or None)
     is_there = not source.topic or _warn_if_missing(metadata.topics[source.topic], source)
@@ -62,7 +62,7 @@ def begin(consumer: Any, connection: Connection, source: Source) -> bool:
 
 
 def check_topic(consumer: Any, connection: Connection, topic: str) -> None:
-    """Raise ``CommandError`` if the topic does not exist."""
+    """Raise ``CommandError`` if the topic does not exist, or if no broker responds."""
     error = reach(consumer, connection, topic).topics[topic].error
     if error is not None and error.name() == _MISSING:
         raise CommandError(MISSING.format(topic=topic))
@@ -110,10 +110,14 @@ class Reader:
     line: Formatter
     skip_errors: bool
     after: Callable[[Any, bool], object] = lambda message, is_written: None
-    """Called with each message after it was written, or skipped because it cannot be read."""
+    """Called with each message after it was written (True), or skipped because it cannot be formatted (False)."""
 
     def run(self, limits: Limits, printed: Printed) -> None:
-        """Print records until a limit is reached. Raises ``CommandError`` if a record cannot be read."""
+        """Print records until a limit is reached.
+
+        Raises ``CommandError`` for a fatal error of the consumer or a record that cannot be formatted. With
+        ``skip_errors``, prints a warning instead and continues.
+        """
         quiet_since = time.monotonic()
         while limits.messages is None or printed.count < limits.messages:
             message = self._next(limits, quiet_since)
@@ -130,7 +134,8 @@ class Reader:
         self.write.flush()
 
     def _next(self, limits: Limits, quiet_since: float) -> Any:
-        """Get the next message. Flushes the output before it waits for one."""
+        """Return the next message, or None if none arrives within a second or before the limit of silence. Flushes the
+        output before waiting."""
         message = self.consumer.poll(0)
         if message is not None:
             return message

@@ -58,7 +58,8 @@ def check_options(options: Options, group: str) -> None:
 
 
 def merged(given: Mapping[str, str], *, bootstrap: str, group: str) -> dict[str, Any]:
-    """Return the share consumer's settings: the given settings override the defaults."""
+    """Return the share consumer's settings. ``given`` overrides the defaults, except the address, the group and the
+    explicit acknowledgement."""
     return {
         "client.id": DEFAULT_GROUP,
         "topic.metadata.refresh.interval.ms": 5000,  # so that a topic created later is found soon
@@ -104,8 +105,8 @@ def is_there(settings: Mapping[str, Any], topic: str) -> bool:
 def _result_unless_unusable(
     settings: Mapping[str, Any], ask: Callable[[Client], Awaitable[bool]], *, otherwise: bool
 ) -> bool:
-    """Return the result of ``ask``, or ``otherwise`` if the login uses librdkafka's own settings, which are unusable
-    here."""
+    """Return the result of ``ask``, or ``otherwise`` if the login uses librdkafka's own settings, which Parley's client
+    cannot use."""
     if "sasl.username" in settings:
         return otherwise
     return on_cluster(str(settings["bootstrap.servers"]), security_properties(settings), ask)
@@ -120,8 +121,8 @@ _BEGINS_AT_THE_END: Final = (
 
 
 def warn_of_new_group(settings: Mapping[str, Any], group: str, topic: str) -> None:
-    """Print a note if the group will start at the end of the topic. Prints nothing if the client lacks the right to
-    find out."""
+    """Print a note if the group has never consumed the topic and will start at its end. Prints nothing if this cannot
+    be found out, for example because the client lacks the right."""
     if _result_unless_unusable(settings, lambda client: _begins_at_the_end(client, group, topic), otherwise=False):
         print(_BEGINS_AT_THE_END.format(group=group, topic=topic), file=sys.stderr, flush=True)
 
@@ -157,7 +158,7 @@ async def _has_another_type(client: Client, group: str) -> bool:
 
 
 class ShareMember:
-    """A share consumer that hands out its records one by one, and acknowledges those that were written."""
+    """A share consumer that returns its records one by one, and acknowledges those that were written."""
 
     def __init__(self, consumer: Any, flush: Callable[[], object], *, rejects: bool, releases: bool) -> None:
         from confluent_kafka import AcknowledgeType
@@ -175,7 +176,8 @@ class ShareMember:
         consumer.set_acknowledgement_commit_callback(_warn_if_refused)
 
     def poll(self, timeout_s: float) -> Any:
-        """Return the next message, or None if none arrives within the timeout. Raises KeyboardInterrupt."""
+        """Return the next message, or None if none arrives within the timeout. Raises KeyboardInterrupt after SIGINT or
+        SIGTERM."""
         self._waits = True
         if self._is_interrupted:
             raise KeyboardInterrupt
@@ -187,7 +189,8 @@ class ShareMember:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Handle the first SIGINT or SIGTERM after the current record, and a second one immediately."""
+        """Handle SIGINT and SIGTERM inside the block: the first signal ends it after the current record, a second one
+        immediately."""
         before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -201,7 +204,8 @@ class ShareMember:
         self._is_interrupted = True
 
     def decide(self, message: Any, is_written: bool) -> None:
-        """Decide how a message is acknowledged: a message that cannot be read is rejected."""
+        """Record how to acknowledge a message: as the options say if it was written, otherwise (it cannot be read) as
+        rejected."""
         self._decided.append((message, self._written if is_written else self._unreadable))
 
     def close(self) -> None:

@@ -44,7 +44,11 @@ app = App(
 
 
 def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump a file. Its name determines its type. Raises ``CommandError`` if the name of a segment is malformed."""
+    """Return the lines that show a file; its name determines its type. An unknown type gives one line that says so.
+
+    The lines are generated while the caller reads them. Reading them raises ``OSError`` if the file cannot be read, and
+    ``CommandError`` if the name of a segment is malformed.
+    """
     from parley.tools.cli.dump_log import batches, indexes, snapshots
 
     match path.suffix or path.name:
@@ -82,7 +86,8 @@ def _show(path: Path, options: DumpOptions, *, as_json: bool) -> bool:
 
 
 def _lines(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Return the lines of a file. Raises ``CommandError`` if the file, not the output, causes an ``OSError``."""
+    """Yield the lines of a file. Raises ``CommandError`` if it cannot be read. An ``OSError`` of the output is not
+    converted."""
     try:
         yield from dump(path, options)
     except OSError as error:
@@ -145,7 +150,7 @@ def dump_log(options: Options) -> None:
 
 
 def dump_options(options: Options) -> DumpOptions:
-    """Return the options of the dump. A decoder implies printing records and their data. Raises ``CommandError`` for an
+    """Return what to dump. A decoder implies that records and their data are printed. Raises ``CommandError`` for an
     unknown decoder class."""
     from parley.tools.cli.dump_log.decoders import check
 

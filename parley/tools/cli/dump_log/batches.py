@@ -173,7 +173,8 @@ def _sequence(record: Record, header: BatchHeader) -> int:
 
 
 def _control(record: Record) -> tuple[str, dict[str, Any]]:
-    """Decode a control record. Its key is a version and a type, both int16."""
+    """Decode a control record: the text and the JSON data that describe it. Its key is a version and a type, both
+    int16."""
     kind = int.from_bytes((record.key or b"")[2:4], "big", signed=True) if len(record.key or b"") >= 4 else -1
     name = _CONTROL_TYPES.get(kind, "UNKNOWN")
     if kind not in (0, 1):

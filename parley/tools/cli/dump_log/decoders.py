@@ -46,7 +46,7 @@ def check(name: str) -> None:
 
 
 def texts(record: Record, options: DumpOptions) -> tuple[str | None, str | None]:
-    """Decode the key and value of a record."""
+    """Decode the key and value of a record to text. Each is None if it is null."""
     if options.decoder:
         return DECODERS[options.decoder](record)
     return _text(record.key, options.key_class), _text(record.value, options.value_class)

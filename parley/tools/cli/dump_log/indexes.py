@@ -47,7 +47,8 @@ def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
 
 
 def dump_times(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump a ``.timeindex`` file. Each entry must contain the timestamp of its batch, and timestamps must increase."""
+    """Dump a ``.timeindex`` file. Yields lines, among them a problem for each entry that is not the maximum timestamp
+    of the batch at its offset, or is earlier than the entry before it."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:
@@ -103,7 +104,7 @@ def dump_transactions(path: Path) -> Iterator[Line]:
 
 
 def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Return the number and fields of each entry, without the bytes after the last complete entry."""
+    """Yield the number and the fields of each entry. Ignores bytes after the last complete entry."""
     data = path.read_bytes()
     whole = memoryview(data)[: len(data) - len(data) % entry.size]
     for at, fields in enumerate(entry.iter_unpack(whole)):
@@ -111,7 +112,8 @@ def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]
 
 
 def _sanity(path: Path, entry: Struct, log_bytes: int | None) -> Iterator[Line]:
-    """Check an index as a broker does when opening it: complete entries in order, and positions inside the segment."""
+    """Check an index as a broker does when opening it: complete entries in order, and positions inside the segment.
+    Yields a problem, or nothing if the index is sound."""
     left = path.stat().st_size % entry.size
     if left:
         yield problem(f"the last {left} bytes are not a complete entry of {entry.size} bytes")

@@ -52,7 +52,8 @@ _MEMBER = stored.GroupMetadataValue.MemberMetadata
 
 
 def _with_consumer_protocol(member: Any, data: dict[str, Any]) -> dict[str, Any]:
-    """Decode a member's subscription and assignment if they are those of a consumer."""
+    """Replace the member's subscription and assignment in ``data`` by their decoded forms, if they are those of a
+    consumer."""
     kinds: dict[str, type[Data]] = {
         "subscription": stored.ConsumerProtocolSubscription,
         "assignment": stored.ConsumerProtocolAssignment,
@@ -69,7 +70,7 @@ def _with_consumer_protocol(member: Any, data: dict[str, Any]) -> dict[str, Any]
 
 
 def _decoded(data: bytes | None, kinds: Mapping[int, type[Data]], tag: str) -> str | None:
-    """Decode a key or value to JSON; its version decides its type."""
+    """Decode a key or value to JSON. The number that it begins with selects its type, and is stored under ``tag``."""
     if data is None:
         return None
     version = int.from_bytes(data[:2], "big", signed=True)
@@ -168,7 +169,8 @@ _KINDS: dict[tuple[str, int], tuple[type[Data], type[Data]]] = {
 
 
 def record_data(topic: str, key: bytes | None, value: bytes | None, kinds: Sequence[int]) -> dict[str, Any] | None:
-    """Decode a record as Kafka's console formatters do. Returns None if the type of its key is not in ``kinds``."""
+    """Decode a record as Kafka's console formatters do. Returns None if the type of its key is not in ``kinds``, and an
+    ``error`` instead of the data if the record is malformed."""
     kind = int.from_bytes((key or b"")[:2], "big", signed=True) if len(key or b"") >= 2 else -1
     if key is None or kind not in kinds or (topic, kind) not in _KINDS:
         return None

@@ -17,7 +17,8 @@ _SEGMENT_NAME = re.compile(r"(\d{1,20})(?:\.(?:log|index|timeindex|txnindex|snap
 class DumpOptions:
     """What to show; sizes are in bytes.
 
-    ``decoder`` is "offsets", "transactions" or empty. If it is empty, the two decoder classes apply.
+    ``decoder`` is a key of ``DECODERS``, such as "offsets" or "transactions", or empty. If it is empty, the classes
+    ``key_class`` and ``value_class`` decode the records.
     """
 
     deep: bool = False
@@ -34,8 +35,8 @@ class DumpOptions:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of output as text and as JSON data. A line that reports a problem goes to standard error, and makes the
-    command fail."""
+    """A line of output as text and as JSON data. A line that reports a problem goes to standard error, and causes exit
+    code 1."""
 
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)

@@ -48,8 +48,8 @@ def _producer(entry: ProducerEntry) -> Line:
 
 
 def dump_checkpoint(path: Path) -> Iterator[Line]:
-    """Dump the entries of a checkpoint file: leader epochs with start offsets, or partitions with offsets and their
-    checksum."""
+    """Dump the entries of a checkpoint file (leader epochs with start offsets, or partitions with offsets), and whether
+    its checksum is valid."""
     names = _FIELDS.get(path.name, _OF_PARTITIONS)
     data = path.read_bytes()
     try:

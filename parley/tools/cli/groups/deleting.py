@@ -17,17 +17,18 @@ from parley.tools.cli.output import Format, print_data
 from parley.tools.plurals import plural
 
 _UNKNOWN_TOPIC = -1
-"""The partition number that represents a whole topic that does not exist."""
+"""The partition number under which an error about a whole topic is reported."""
 
 
 async def delete_selected(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups of any type, or all consumer groups if ``names`` is None, with ``delete_groups``."""
+    """Delete these groups of any type, or all consumer groups if ``names`` is None. Returns the error code of each
+    group (0 if it was deleted)."""
     chosen = await selected(client, None) if names is None else names
     return await delete_groups(client, chosen, timeout_ms=timeout_ms)
 
 
 async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups of any type. Returns the error code of each group.
+    """Delete these groups of any type. Returns the error code of each group (0 if it was deleted).
 
     The internal topics of a streams group are kept.
     """
@@ -67,8 +68,8 @@ def show_groups(codes: Mapping[str, int], *, output_format: Format | None) -> No
 async def delete_consumer_offsets(
     client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    """Delete offsets of a consumer group with ``delete_offsets``. Also raises ``CommandError`` for groups of another
-    type."""
+    """Delete offsets of a consumer group, as ``delete_offsets`` does. Raises ``CommandError`` also if the group has
+    another type."""
     (name,) = await selected(client, [group])
     return await delete_offsets(client, name, selection, timeout_ms=timeout_ms)
 
@@ -76,7 +77,8 @@ async def delete_consumer_offsets(
 async def delete_offsets(
     client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    """Delete offsets of a group. Returns the error code of each partition.
+    """Delete offsets of a group. Returns the error code of each partition (0 if its offset was deleted). A topic that
+    does not exist is reported as partition ``_UNKNOWN_TOPIC``.
 
     Raises ``CommandError`` if the whole request fails.
     """

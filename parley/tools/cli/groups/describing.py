@@ -59,7 +59,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A committed offset, and what the client stored with it."""
+    """A committed offset, with its leader epoch and the metadata that the client committed with it."""
 
     offset: int
     leader_epoch: int
@@ -94,7 +94,8 @@ async def describe(client: Client, names: Sequence[str], *, timeout_ms: int) -> 
 
 
 async def describe_one(client: Client, name: str, *, timeout_ms: int) -> Group:
-    """Describe one group, with its offsets and the end offsets of its partitions."""
+    """Describe one group, with its offsets and the end offsets of its partitions. Sets ``error`` if the group does not
+    exist. Raises ``CommandError`` if the coordinator rejects a request."""
     described = await _consumer_group(client, name, timeout_ms)
     if described is None:
         described = await _classic_group(client, name, timeout_ms)
@@ -179,7 +180,7 @@ def assigned(data: bytes) -> dict[str, list[int]]:
 
 
 async def committed_offsets(client: Client, group: str, *, timeout_ms: int) -> dict[TopicPartition, Committed]:
-    """Get the committed offsets of a group. Raises ``CommandError`` if the coordinator rejects the request."""
+    """Return the committed offsets of a group. Raises ``CommandError`` if the coordinator rejects the request."""
     node = await client.coordinator(group)
     version = min(await client.version_for(OffsetFetchRequest, node=node), _BY_NAME_VERSION_MAX)
     if version >= 8:
@@ -202,7 +203,7 @@ async def committed_offsets(client: Client, group: str, *, timeout_ms: int) -> d
 
 
 async def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Get the end offsets of the partitions that have a leader."""
+    """Return the end offsets of the partitions. Omits partitions without a leader, or whose leader returns an error."""
     topics = sorted({topic for topic, _ in partitions})
     metadata = await client.metadata(topics) if topics else None
     led = {

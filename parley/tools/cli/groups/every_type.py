@@ -26,8 +26,8 @@ class Described(NamedTuple):
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, with_offsets: bool, timeout_ms: int) -> Described:
-    """Describe these groups, or all consumer groups if ``names`` is None. The description of a missing group contains
-    an error.
+    """Describe these groups, or all consumer groups if ``names`` is None. The description of a group that does not
+    exist contains an error.
 
     Without ``with_offsets``, streams groups have no offsets, because their lag requires requests to the leaders of all
     partitions.

@@ -25,7 +25,8 @@ ALL = "*"
 
 
 class GroupOptions:
-    """The options of a command. The command's own class defines them, in the order of its help text."""
+    """The options that all these commands have. The class of each command defines them, in the order of its help
+    text."""
 
     bootstrap_server: str
     list_: bool
@@ -57,7 +58,8 @@ class GroupOptions:
         return None if self.all_groups else self.group
 
     def on_cluster(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run ``work`` with a client of the cluster. Raises ``CommandError``."""
+        """Run ``work`` with a client of the cluster, and return its result. Raises ``CommandError`` for every
+        failure."""
         return on_cluster(self.bootstrap_server, self.command_config, work, timeout_ms=self.timeout)
 
 

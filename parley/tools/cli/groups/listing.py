@@ -41,7 +41,8 @@ class ListedGroup:
 
 
 def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]:
-    """Return the words in the spelling of the known words. Raises ``CommandError`` for an unknown word."""
+    """Return the words in the spelling of ``known``, whatever their case. Raises ``CommandError``, which names
+    ``option``, for an unknown word."""
     spelling = {name.lower(): name for name in known}
     wrong = [word for word in words if word.lower() not in spelling]
     if wrong:

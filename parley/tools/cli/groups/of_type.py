@@ -16,7 +16,8 @@ _LIST_TIMEOUT_MS: Final = 10_000
 async def list_groups_of_type(
     client: Client, group_type: str, known_states: Sequence[str], states: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the names and states of the groups, sorted. If ``states`` is empty, groups in any state are returned.
+    """Return the names and states of the groups of this type, sorted. If ``states`` is empty, groups in any state are
+    returned.
 
     Raises ``CommandError`` for a state that groups of this type do not have.
     """

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from parley.tools.cli.invocation import CommandError
 
 Needs = Mapping[tuple[str, ...], tuple[str, ...]]
-"""For each of these options, the actions it belongs to. One of them is required."""
+"""Maps actions to the options that are allowed only with one of these actions."""
 
 
 def check_needs(options: object, action: str, needs: Needs) -> None:
-    """Raise ``CommandError`` if an option that does not belong to the action is set."""
+    """Raise ``CommandError`` if an option is set that does not belong to the action."""
     for needed, names in needs.items():
         for name in names if action not in needed else ():
             if getattr(options, name):

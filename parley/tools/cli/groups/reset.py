@@ -48,7 +48,8 @@ FilePlan = Mapping[str | None, Mapping[TopicPartition, int]]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How to determine the new offsets: ``kind`` is the option's name, the other fields hold its value."""
+    """How to determine the new offsets: ``kind`` is the option's name, ``number`` or ``file`` holds its value. A time
+    is in ms since 1970."""
 
     kind: str
     number: int = 0
@@ -68,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The new offsets of one group, or the error that prevents the reset."""
+    """The new offsets of one group. If ``error`` is set, the reset failed or was only partly done."""
 
     group: str
     offsets: Mapping[TopicPartition, int]
@@ -76,7 +77,8 @@ class Result:
 
 
 def target(*, now_ms: int | None = None, **options: Any) -> Target:
-    """Return the target that the options name. Raises ``CommandError`` unless exactly one is given."""
+    """Return the target that the options name. Raises ``CommandError`` unless exactly one is given, or if its value is
+    malformed."""
     given = {name: value is not None and value is not False and value != "" for name, value in options.items()}
     kind = one_action(**given)
     value = options[kind]
@@ -93,7 +95,8 @@ def target(*, now_ms: int | None = None, **options: Any) -> Target:
 
 
 def parse_datetime(text: str) -> int:
-    """Parse a time such as 2026-01-31T08:30:00.000, UTC unless it has an offset, to ms since 1970."""
+    """Parse a time such as 2026-01-31T08:30:00.000 to ms since 1970. The time is in UTC unless it has an offset. Raises
+    ``CommandError`` for any other format."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -103,7 +106,8 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Parse a duration such as P1DT2H30M (ISO 8601 without months and years) to ms."""
+    """Parse a duration such as P1DT2H30M (ISO 8601 without months and years) to ms. Raises ``CommandError`` for any
+    other format."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.group("days", "hours", "minutes", "seconds")):
         raise CommandError(f"--by-duration takes PnDTnHnMnS, as in PT1H30M, not '{text}'.")
@@ -172,7 +176,8 @@ async def _partitions(
 async def new_offsets(
     client: Client, to: Target, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, int]:
-    """Find the new offset of each partition. Raises ``CommandError`` if a partition has none."""
+    """Find the new offset of each partition. Raises ``CommandError`` if a partition's offset cannot be looked up, or is
+    to be shifted and was never committed."""
     match to.kind:
         case "to_earliest":
             return await _looked_up(client, partitions, EARLIEST)
@@ -205,7 +210,8 @@ async def _looked_up(client: Client, partitions: Iterable[TopicPartition], time:
 
 
 async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Limit the offsets to the range of each partition, with a warning for each offset outside it."""
+    """Limit the offsets to the range between the start and the end of each partition. Prints a warning for each offset
+    that is outside it."""
     first, last = await _looked_up(client, wanted, EARLIEST), await _looked_up(client, wanted, LATEST)
     kept = {}
     for (topic, index), offset in sorted(wanted.items()):

@@ -105,7 +105,8 @@ class Tally:
 
 
 def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
-    """Format a time, by default as 2026-01-31 08:30:00:123. Raises ``CommandError`` for an unsupported letter."""
+    """Format a time as a pattern of Java's SimpleDateFormat says, by default as 2026-01-31 08:30:00:123. Raises
+    ``CommandError`` for an unsupported letter."""
     parts = []
     at = 0
     while at < len(form):
@@ -131,7 +132,8 @@ def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
 def read(
     consumer: Any, tally: Tally, wanted: int, timeout_ms: int, report_ms: int, report: Callable[[float], None]
 ) -> bool:
-    """Read until enough records have arrived. Returns False if none arrives for ``timeout_ms``."""
+    """Read until ``wanted`` records have arrived. Returns False if no message arrives for ``timeout_ms``. Calls
+    ``report`` with the time every ``report_ms``. Raises ``CommandError`` if the consumer reports an error."""
     last = tally.started
     reported = tally.started
     while tally.records < wanted:
@@ -212,7 +214,7 @@ def consume(options: Options) -> None:
 
 
 def _measured(consumer: Any, options: Options, *, detailed: bool) -> tuple[Tally, bool]:
-    """Consume as the options say. Returns the tally, and False if too few records arrived."""
+    """Consume as the options say. Returns the tally, and False if too few records arrived before the timeout."""
     tally = Tally(time.perf_counter())
 
     def assigned(consumer: Any, partitions: Any) -> None:

@@ -118,7 +118,7 @@ def _check(wanted: Load) -> None:
 
 
 def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
-    """Return the partitions of the topic, each positioned at its end."""
+    """Return the partitions of the topic, each with its end offset, for the consumer to start there."""
     from confluent_kafka import TopicPartition
 
     ends = []
@@ -129,7 +129,7 @@ def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
 
 
 def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
-    """Return the topic's partitions. Creates the topic if it does not exist, as Kafka's tool does."""
+    """Return the numbers of the topic's partitions. Creates the topic if it does not exist, as Kafka's tool does."""
     from parley.tools.cli.topics.changing import NewTopic, create
 
     found = reach(consumer, connection, wanted.topic).topics[wanted.topic]
@@ -153,7 +153,8 @@ def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
 
 
 def round_trip(producer: Any, consumer: Any, topic: str, record: dict[str, Any]) -> float:
-    """Send a record and wait until it is acknowledged and received. Returns the time in ms."""
+    """Send a record and wait until it is acknowledged and received. Returns the time in ms. Raises ``CommandError`` if
+    it is not acknowledged, not received in time, or if another record is received."""
     failures: list[str] = []
     started = time.perf_counter()
     producer.produce(topic, **record, on_delivery=lambda error, _: failures.append(error.str()) if error else None)
@@ -172,7 +173,7 @@ def round_trip(producer: Any, consumer: Any, topic: str, record: dict[str, Any])
 
 
 def record_of(wanted: Load, random: Random) -> dict[str, Any]:
-    """Create a record of random letters."""
+    """Return the arguments of ``produce`` for a record of random letters."""
 
     def letters(size: int) -> bytes:
         return bytes(random.choices(range(65, 91), k=size))

@@ -76,7 +76,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load: the topic, the number of records, the rate (-1 for no limit) and the reporting interval."""
+    """The load: the topic, the number of records, the rate in records per second (-1 for no limit), the number of
+    warm-up records, the reporting interval and the duration of a transaction (0: no transactions)."""
 
     topic: str
     records: int
@@ -102,7 +103,8 @@ class Run:
         self.steady: Totals | None = None
 
     def send_all(self, values: Iterator[bytes]) -> None:
-        """Send the load at its rate, and wait for all acknowledgements."""
+        """Send the load at its rate, in transactions if requested, and wait for all acknowledgements. If a record is
+        not acknowledged, its error is added to ``failures``."""
         load = self._load
         started = time.perf_counter()
         if load.transaction_ms:

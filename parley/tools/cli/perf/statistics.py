@@ -57,7 +57,7 @@ class Window:
 class Totals:
     """The totals of a run or of its steady state: a window, and latencies for percentiles.
 
-    If there are more than 500,000 latencies, only every n-th is kept, to limit memory.
+    If more than 500,000 records are expected, only the latency of every n-th is kept, to limit memory.
     """
 
     window: Window

@@ -75,7 +75,8 @@ class InputRecord:
 
 
 def parse_line(line: bytes, form: LineFormat, number: int) -> InputRecord:
-    """Parse a line. Raises ``CommandError`` if a separator is missing."""
+    """Parse a line, whose number appears in errors. Raises ``CommandError`` if a separator is missing, unless errors
+    are to be ignored."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
     key: bytes | None = None
     rest = line

@@ -50,7 +50,8 @@ class Sender:
         return Silence(self.connection, self.topic, self.is_idempotent)
 
     def send(self, record: InputRecord, *, wait: bool) -> None:
-        """Queue a record, waiting for space in the queue. With ``wait``, wait until the record is acknowledged."""
+        """Queue a record, waiting for space in the queue. With ``wait``, also waits until all records are acknowledged
+        or have failed. Raises ``CommandError`` if librdkafka rejects the record or reports a fatal error."""
         from confluent_kafka import KafkaException
 
         def delivered(error: Any, message: Any) -> None:
@@ -76,8 +77,8 @@ class Sender:
             self.producer.poll(timeout_s)
 
     def finish(self) -> None:
-        """Wait until every record is acknowledged or has failed. If this takes a long time, warns of the reason, if it
-        is known."""
+        """Wait until every record is acknowledged or has failed. While no record is acknowledged for some seconds,
+        warns of the reason if it is known."""
         done = -1
         while self._flush():
             before, done = done, self.acknowledged + self.failed
@@ -85,7 +86,7 @@ class Sender:
                 self._warn(self.silence.reason())
 
     def _flush(self) -> int:
-        """Return the number of records that are still not acknowledged after some seconds."""
+        """Wait some seconds for acknowledgements. Returns the number of records that are still not acknowledged."""
         with _fatal_errors():
             return int(self.producer.flush(_PATIENCE_S))
 
@@ -105,7 +106,7 @@ class Sender:
 
 @contextmanager
 def _fatal_errors() -> Iterator[None]:
-    """Raise ``CommandError`` for a fatal error of librdkafka, after which the producer sends nothing.
+    """Turn a fatal error of librdkafka, after which the producer sends nothing, into ``CommandError``.
 
     librdkafka's binding raises it while it calls the callbacks of the records, so it may be the cause of a SystemError.
     """
@@ -141,7 +142,8 @@ def _without_right(text: str) -> str:
 
 
 def send_lines(lines: Iterable[bytes], form: LineFormat, sender: Sender, *, sync: bool) -> None:
-    """Send all lines. Raises ``CommandError`` at the end if any record was not acknowledged."""
+    """Send all lines, and wait for the acknowledgements. Raises ``CommandError`` at once for a line that cannot be
+    parsed or queued, and at the end if any record was not acknowledged."""
     try:
         for number, line in enumerate(lines, start=1):
             sender.send(parse_line(line, form, number), wait=sync)
@@ -166,7 +168,8 @@ def reason(failure: Failure, sender: Sender) -> str:
 
 
 def _message_of_broker(failure: Failure, connection: Connection) -> str:
-    """Return the broker's message for a rejected record. librdkafka drops it: the record is sent again to get it."""
+    """Return the broker's message for a rejected record, or an empty string. librdkafka does not report it, so the
+    record is sent again to get it."""
     from parley.tools.cli.cluster_client import on_cluster
 
     try:

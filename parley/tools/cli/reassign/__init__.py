@@ -251,7 +251,7 @@ def _propose(current: Plan, proposed: Plan, output_format: Format | None) -> Non
 async def _with_factor(
     client: Client, topics: list[str], factor: int, how: Execution | None, output_format: Format | None
 ) -> None:
-    """Propose a plan that changes the number of replicas, or execute it as ``how`` says."""
+    """Print a plan that gives the topics this number of replicas. Execute it instead unless ``how`` is None."""
     from parley.tools.cli.reassign.executing import generate_with_factor
 
     current, proposed = await generate_with_factor(client, topics, factor)

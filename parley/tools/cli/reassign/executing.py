@@ -49,7 +49,7 @@ _IN_THE_WAY = (
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How to execute a plan. Throttles are in bytes per second, or None."""
+    """How to execute a plan. Throttles are in bytes per second, or None for no change."""
 
     throttle: int | None = None
     log_dirs_throttle: int | None = None
@@ -103,7 +103,7 @@ async def generate_with_factor(client: Client, topics: Sequence[str], factor: in
 
 
 async def _present(client: Client, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the replicas of these topics. Raises ``CommandError`` if a topic does not exist."""
+    """Return the replicas of these topics' partitions. Raises ``CommandError`` if a topic does not exist."""
     current = await requests.replicas(client, topics)
     missing = sorted(set(topics) - {topic for topic, _ in current})
     if missing:
@@ -132,7 +132,8 @@ async def prepare(client: Client, plan: Plan, how: Execution) -> Plan:
 
 
 async def execute(client: Client, plan: Plan, current: Plan, how: Execution) -> None:
-    """Execute the plan: set throttles, then start the moves. Raises ``CommandError`` if a move is rejected."""
+    """Execute the plan: set throttles, start the moves, and assign log directories. ``current`` is the plan that
+    ``prepare`` returned. Does not wait for the moves to finish. Raises ``CommandError`` if a move is rejected."""
     if how.throttle is not None or how.log_dirs_throttle is not None:
         print(_VERIFY_TO_UNTHROTTLE)
     if how.throttle is not None:
@@ -160,7 +161,8 @@ async def execute(client: Client, plan: Plan, current: Plan, how: Execution) -> 
 
 
 async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], timeout_ms: int) -> None:
-    """Assign the replicas to their log directories as soon as they exist on the brokers."""
+    """Assign the replicas to their log directories as soon as they exist on the brokers. Raises ``CommandError`` if
+    that takes longer than the timeout."""
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
     waiting = dict(wanted)
     while waiting:
@@ -181,7 +183,8 @@ async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], tim
 
 
 async def cancel(client: Client, plan: Plan) -> tuple[list[TopicPartition], list[tuple[str, int, int]]]:
-    """Cancel the moves of a plan. Returns the partitions and the replicas on disk that were moving.
+    """Cancel the moves of a plan. Returns the partitions that were moving between brokers, and the replicas that were
+    moving between log directories.
 
     Raises ``CommandError`` if a cancellation is rejected.
     """
@@ -201,7 +204,7 @@ async def cancel(client: Client, plan: Plan) -> tuple[list[TopicPartition], list
 
 
 async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> None:
-    """Remove all throttles that a reassignment of these partitions may have set."""
+    """Remove all throttles that a reassignment of these partitions may have set. ``say`` prints what is removed."""
     everyone = {broker.broker_id for broker in await requests.brokers(client)}
     brokers = sorted(everyone.union(*(target.replicas for target in plan.values())))
     topics = sorted({topic for topic, _ in plan})
@@ -219,7 +222,7 @@ async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> No
 
 
 async def _alive(client: Client, settings: Mapping[int, dict[str, str | None] | dict[str, str]]) -> dict[int, object]:
-    """Return the settings of the running brokers. Prints a warning for each broker that is not running."""
+    """Return the settings of those of the brokers that are running. Prints a warning for each of the others."""
     alive = {broker.broker_id for broker in await requests.brokers(client)}
     for broker in sorted(settings.keys() - alive):
         print(f"Broker {broker} is not running: its throttles stay unchanged.", file=sys.stderr)

@@ -104,7 +104,7 @@ def log_dir_moves(plan: Plan) -> dict[tuple[str, int, int], str]:
 
 
 def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Directories) -> Plan:
-    """Return a plan of the current state, for a rollback."""
+    """Return the current replicas and log directories as a plan, for a rollback."""
     return {
         where: Target(tuple(brokers), tuple(directories.get((*where, broker), ANY_DIRECTORY) for broker in brokers))
         for where, brokers in replicas.items()
@@ -117,12 +117,12 @@ def with_factor(
     racks: Mapping[int, str | None],
     hosts: Mapping[int, str | None] = NO_LABELS,
 ) -> Plan:
-    """Return a plan that gives each partition this number of replicas. ``racks`` are those of the running brokers,
+    """Return a plan that gives each partition ``factor`` replicas. ``racks`` has the running brokers with their racks,
     ``hosts`` their host labels.
 
-    Replicas are kept, the first ones if there are too many. New replicas go to racks without one, then to hosts without
-    one, and to the brokers that have the fewest replicas of these partitions. Raises ``CommandError`` if there are too
-    few brokers.
+    Existing replicas are kept; if there are too many, the last ones are removed. A new replica goes to the rack with
+    the fewest replicas of its partition, within such racks to the host with the fewest, and then to the broker with the
+    fewest replicas of all these partitions. Raises ``CommandError`` if there are too few brokers.
     """
     if factor > len(racks):
         raise CommandError(

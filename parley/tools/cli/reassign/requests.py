@@ -28,13 +28,14 @@ _NOT_YET: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 )
-"""The errors of a broker that has no replica of the partition yet. It will create the replica in the chosen
-directory."""
+"""The errors of a broker that does not host the partition yet. It will create the replica in the directory chosen for
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOnDisk:
-    """A replica on a broker: its directory, and the directory it is moving to, if any."""
+    """A replica on a broker: its log directory and size, and, while the broker moves it to another directory, that
+    directory and the bytes copied."""
 
     directory: str
     size: int
@@ -149,7 +150,8 @@ def _note(found: ReplicasOnDisk, replica: tuple[str, int, int], directory: str, 
 
 
 async def place(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> set[tuple[str, int, int]]:
-    """Assign replicas to log directories. Returns the replicas that do not exist on their broker yet.
+    """Assign replicas to log directories. Returns the replicas that their broker does not host yet: the caller repeats
+    the request for them later.
 
     Raises ``CommandError`` if a broker rejects the request.
     """

@@ -22,7 +22,7 @@ BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE)
 
 @dataclass(frozen=True, slots=True)
 class Ongoing:
-    """A move in progress, as listed by the controller."""
+    """A move in progress, as the controller lists it: all replicas, and those being added and removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -36,7 +36,7 @@ class Ongoing:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The brokers that hold the partition, and those that will receive it."""
+    """The brokers that hold a partition and send it, and those that will receive it."""
 
     sources: frozenset[int]
     destinations: frozenset[int]
@@ -45,7 +45,8 @@ class Move:
 def moves(
     ongoing: Mapping[TopicPartition, Ongoing], plan: Plan, current: Mapping[TopicPartition, Sequence[int]]
 ) -> dict[TopicPartition, Move]:
-    """Return the moves in progress and the moves of the plan."""
+    """Return the moves in progress and the moves of the plan, by partition. ``current`` contains the replicas of the
+    plan's partitions."""
     found = {
         where: Move(frozenset(one.replicas) - frozenset(one.adding), frozenset(one.adding))
         for where, one in ongoing.items()
@@ -70,5 +71,5 @@ def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[s
 
 
 def brokers_of(moves: Mapping[TopicPartition, Move]) -> list[int]:
-    """Return all brokers that take part, sorted."""
+    """Return the ids of all brokers that send or receive replicas in these moves, sorted."""
     return sorted(set().union(*(move.sources | move.destinations for move in moves.values())))

@@ -29,7 +29,8 @@ class PartitionMove:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """A replica's directory, the directory it is moving to, and the plan's directory. Each is None if there is none."""
+    """A replica's current log directory, the directory it is moving to, and the directory in the plan. The first two
+    are None if there is none."""
 
     current: str | None
     future: str | None
@@ -37,13 +38,13 @@ class ReplicaMove:
 
     @property
     def is_ongoing(self) -> bool:
-        """True if the broker is copying the replica."""
+        """True if the broker is copying the replica to another log directory."""
         return self.future is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The bytes that a new replica has already copied."""
+    """The bytes that a new replica has copied so far (``size``), out of the partition's size (``of``)."""
 
     partition: TopicPartition
     broker: int
@@ -92,7 +93,7 @@ def _replica_move(found: requests.ReplicaOnDisk | None, target: str) -> ReplicaM
 
 
 def _progress(moving: Mapping[TopicPartition, Ongoing], disks: requests.ReplicasOnDisk) -> list[Progress]:
-    """Return the size of each replica being added, and of the largest replica of its partition."""
+    """Return the progress of each replica being added. The partition's size is that of its largest replica."""
     found = []
     for where, one in sorted(moving.items()):
         sizes = {broker: disks[replica].size for broker in one.replicas if (replica := (*where, broker)) in disks}

@@ -80,8 +80,8 @@ def show_topics(outcomes: Mapping[str, str], *, output_format: Format | None) ->
 
 
 async def reset(client: Client, plan: Plan) -> Result:
-    """Find the offsets at which a share group is to continue, and set them if the plan says so. Raises
-    ``CommandError``."""
+    """Find the new offsets of the plan's only share group, and set them if the plan says so. Raises ``CommandError`` if
+    the group is not empty, or an offset cannot be found or set."""
     assert plan.groups is not None
     (name,) = plan.groups
     group = await describe_one(client, name, timeout_ms=plan.timeout_ms)

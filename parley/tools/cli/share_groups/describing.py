@@ -33,7 +33,8 @@ class Member(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """The offset at which a share group continues in a partition. Each field is None if it is unknown."""
+    """The offset at which a share group continues in a partition, with its leader epoch, and the group's lag. Each is
+    None if it is unknown."""
 
     start_offset: int | None
     leader_epoch: int | None
@@ -68,7 +69,7 @@ async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: i
 
 
 async def describe_one(client: Client, name: str, *, timeout_ms: int) -> ShareGroup:
-    """Describe one share group, with its offsets."""
+    """Describe one share group, with its offsets. If the group does not exist, ``error`` is set."""
     answer = await of_coordinator(
         client,
         name,

@@ -100,7 +100,7 @@ async def delete_offsets(
 
 
 async def _inputs(client: Client, group: str, timeout_ms: int) -> dict[TopicPartition, Committed]:
-    """Return the committed offsets for topics that the application reads but did not create."""
+    """Return the group's committed offsets for its source topics, which the application reads but did not create."""
     sources = (await describe_one(client, group, timeout_ms=timeout_ms)).source_topics()
     committed = await committed_offsets(client, group, timeout_ms=timeout_ms)
     return {where: each for where, each in committed.items() if where[0] in sources}
@@ -110,7 +110,8 @@ async def _inputs(client: Client, group: str, timeout_ms: int) -> dict[TopicPart
 
 
 async def reset(client: Client, plan: Plan, internal: InternalTopics) -> list[Result]:
-    """Find the new offsets of each group. If the plan says so, commit them, and delete internal topics."""
+    """Find the new offsets of each group, and commit them and delete internal topics if the plan says so. A result
+    contains an error if its group cannot be reset, or if internal topics were not deleted."""
     names = plan.groups
     if names is None:
         names = tuple(name for name, _ in await list_streams_groups(client))
@@ -151,7 +152,7 @@ async def _reset_one(client: Client, name: str, plan: Plan, internal: InternalTo
 async def _partitions(
     client: Client, selection: PartitionSelection, committed: Mapping[TopicPartition, Committed], sources: set[str]
 ) -> list[TopicPartition] | None:
-    """Return the partitions to reset, or None if the group lacks an offset for any of them."""
+    """Return the partitions to reset, or None if the group has no committed offset for one of them."""
     if not selection.topics:
         return sorted(where for where in committed if where[0] in sources)
     metadata = await client.metadata(selection.topics)

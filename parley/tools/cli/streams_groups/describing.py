@@ -59,7 +59,8 @@ class Subtopology(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """The progress of a group in a partition. The committed offset and its leader epoch are None if there is none."""
+    """The progress of a group in a partition. The committed offset and its leader epoch are None if the group has not
+    committed any."""
 
     current: int | None
     leader_epoch: int | None
@@ -115,7 +116,7 @@ async def describe(
 
 
 async def describe_one(client: Client, name: str, *, with_offsets: bool = False, timeout_ms: int) -> StreamsGroup:
-    """Describe one streams group."""
+    """Describe one streams group. If the group does not exist, ``error`` is set."""
     answer = await of_coordinator(
         client,
         name,
