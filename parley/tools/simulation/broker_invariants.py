@@ -48,7 +48,7 @@ _REGISTRATIONS = FOLDER + BROKERS
 
 
 class Invariants:
-    """Checks a simulated world and reports the violated invariants."""
+    """The invariants of the brokers in a simulated world. ``check`` reports those that are violated."""
 
     def __init__(self, world: World, ledger: Ledger, violations: Violations) -> None:
         self._world = world
@@ -67,7 +67,7 @@ class Invariants:
         world.store.on_write = self._written
 
     def check(self) -> None:
-        """Check all invariants now."""
+        """Check all invariants now, and report those that are violated."""
         machines = [machine for machine in self._world.machines.values() if machine.serves]
         for machine in machines:
             if machine.has_foreign_disk:
@@ -107,8 +107,8 @@ class Invariants:
         return not any(broker_id in state.isr for state in self._stored.values())
 
     def damage(self) -> list[str]:
-        """Return descriptions of the data that is missing from the replicas' files, or altered in them, below the high
-        watermarks."""
+        """Read the files of all replicas on serving machines. Returns a description of each damage below the high
+        watermarks: data that is missing or altered."""
         found: list[str] = []
         for machine in self._world.machines.values():
             for partition in partitions_of(machine) if machine.serves else ():
@@ -204,7 +204,7 @@ class Invariants:
             self._high_watermarks[at] = log.high_watermark
 
     def _written(self, ops: Sequence[Op]) -> None:
-        """Check the effect of a transaction that the store has applied."""
+        """Check the entries that a transaction of the store has written."""
         for op in ops:
             if isinstance(op, Put):
                 self._check_entry(op.key)
@@ -253,7 +253,8 @@ class Invariants:
     # --- Logs ---
 
     def _check_isr(self, machines: Sequence[Machine]) -> None:
-        """Check the ISRs recorded in the store, because a broker's own state may be outdated."""
+        """Check that every live ISR member has the records that it must have. Uses the ISRs in the store, because a
+        broker's own state may be outdated."""
         serving = {machine.broker_id: machine for machine in machines}
         for (_, topic, index), state in self._stored.items():
             acknowledged = self._ledger.acknowledged_end[topic, index]
@@ -278,7 +279,8 @@ class Invariants:
                     )
 
     def _compare(self, machine: Machine, partition: Partition) -> None:
-        """Compare the replica's new batches with those that other replicas held at the same offsets."""
+        """Compare the replica's batches that were not compared yet, up to its high watermark, with those of other
+        replicas at the same offsets."""
         log = log_of(partition)
         if log is None or (log.config.compact and self._world.properties["log.cleaner.enable"] == "true"):
             return  # brokers compact their replicas at different times
@@ -316,7 +318,7 @@ def _batches(log: Log, position: int, end: int) -> Iterator[tuple[int, Batch]]:
 
 
 def partitions_of(machine: Machine) -> list[Partition]:
-    """Return the partitions hosted by the broker of a serving machine."""
+    """Return the partitions hosted by the broker of a machine. The broker must be serving."""
     assert machine.server is not None
     return list(machine.server.parts.partitions)
 

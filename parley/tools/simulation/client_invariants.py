@@ -21,7 +21,7 @@ from parley.tools.simulation.keyed_records import last_of_each_key
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violated invariant. ``at`` is in seconds of virtual time."""
+    """A violated invariant: its name and a text. ``at`` is in seconds of virtual time."""
 
     invariant: str
     at: float
@@ -51,7 +51,8 @@ class Violations:
 
 
 class Ledger:
-    """What the clients of a run know about each record."""
+    """The records that the clients of a run have sent, acknowledged and read, by offset. Contradictions are reported as
+    violations."""
 
     def __init__(self, history: History, violations: Violations, *, compacted: Collection[str] = ()) -> None:
         """``compacted`` are the compacted topics, whose invariants are in ``compaction_invariants.py``."""
@@ -60,7 +61,7 @@ class Ledger:
         self.acknowledged_end: defaultdict[TopicPartition, int] = defaultdict(int)
         """The offset after the last acknowledged record."""
         self.acknowledged_at: defaultdict[TopicPartition, float] = defaultdict(float)
-        """The time of the last acknowledgement."""
+        """The virtual time, in seconds, of the last acknowledgement."""
         self._violations = violations
         self._value_at: defaultdict[TopicPartition, dict[int, str]] = defaultdict(dict)
         self._offset_of: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
@@ -83,8 +84,8 @@ class Ledger:
         self.history.note(who, f"sends {topic}-{partition} {' '.join(values)}")
 
     def acknowledged(self, who: str, topic: str, partition: int, values: list[str], offset: int, node: int) -> None:
-        """Record that a batch was acknowledged. ``offset`` is -1 if the broker responded without an offset, for an old
-        duplicate."""
+        """Record that a batch was acknowledged. ``offset`` is -1 if the broker responded without an offset, because the
+        batch is a duplicate that it no longer remembers."""
         where = f"at {offset}" if offset >= 0 else "as a duplicate"
         self.history.note(who, f"  acknowledged by {node} {topic}-{partition} {' '.join(values)} {where}")
         at = (topic, partition)
@@ -103,7 +104,8 @@ class Ledger:
     # --- Reports of readers ---
 
     def read(self, who: str, topic: str, partition: int, offset: int, value: str, node: int) -> None:
-        """Record that a reader has read a record."""
+        """Record that a reader has read a record, and report a violation if the record was known at another offset, or
+        another record at this offset."""
         self.history.note(who, f"reads {topic}-{partition} {value} at {offset} from {node}")
         at = (topic, partition)
         self._settle(at, offset, value, f"read by {who} from broker {node}")
@@ -117,7 +119,8 @@ class Ledger:
         self._violations.report("NoAlteredRecord", text)
 
     def saw_end(self, who: str, topic: str, partition: int, end: int, node: int, epoch: int) -> None:
-        """Record the end offset that a broker returned to a reader."""
+        """Record the end offset that a broker returned to a reader. Reports a violation if the reader had already seen
+        a higher one."""
         reached = self._reached[who, topic, partition]
         if end < reached:
             self._violations.report(
@@ -160,12 +163,12 @@ class Ledger:
             self._violations.report("NoCommittedLoss", f"the acknowledged record {value} is not in {topic}-{partition}")
 
     def final_reads(self) -> Mapping[TopicPartition, Sequence[str]]:
-        """Return the records of compacted topics that ``FINAL_READER`` has read, in order."""
+        """Return the records that ``FINAL_READER`` has read from compacted topics, in order, by partition."""
         return {at: list(values) for at, values in self._read_by_final_reader.items() if at[0] in self.compacted}
 
     def last_sent(self, at: TopicPartition) -> Mapping[str, str]:
-        """Return the last record of each key. Each key has only one producer, so the order of sending is the order of
-        the log."""
+        """Return the last record sent for each key. Each key has only one producer, so the order of sending is the
+        order of the log."""
         return last_of_each_key(self._sent[at])
 
     def _missing(self) -> Iterator[tuple[TopicPartition, str]]:

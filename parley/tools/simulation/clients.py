@@ -46,7 +46,7 @@ _FATAL = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Errors that no fault of a machine or network may cause."""
+"""Errors that no fault of a machine or network may cause: they imply that acknowledged records were lost."""
 
 
 class _User:
@@ -77,7 +77,7 @@ class _Batch(NamedTuple):
 
 
 class Producer(_User):
-    """Sends batches to the partitions of a topic, with one or several batches in flight per partition.
+    """A producer that sends batches to the partitions of a topic, with one or several in flight per partition.
 
     Like a real client, it sends nothing more after a batch has failed until it has received the responses to all
     batches in flight. Then it sends the unacknowledged batches again, in order. The acknowledgement of a batch also
@@ -141,10 +141,10 @@ class Producer(_User):
         return text
 
     async def _deliver(self, topic: str, partition: int, batches: list[_Batch]) -> tuple[int, ErrorCode | None]:
-        """Send these batches without waiting between them.
+        """Send these batches, several of them in flight at the same time, until one fails.
 
-        Returns how many of them, from the first on, are acknowledged, and the first error. After an error the next call
-        looks up the leader again.
+        Returns the number of batches, from the first on, that are acknowledged, and the first error or None. After an
+        error the next call looks up the leader again.
         """
         try:
             node = await self.client.leader(topic, partition, fresh=(topic, partition) in self._stale_leaders)
@@ -205,7 +205,7 @@ def _produce(topic: str, partition: int, batch: bytearray) -> ProduceRequest:
 
 
 class Reader(_User):
-    """Reads partitions from their beginning, and requests their end offsets.
+    """A reader of partitions, from their beginning. It also requests their end offsets.
 
     With a ledger of transactions it reads committed records only, as specified by KIP-98: up to the last stable offset,
     and without the aborted transactions that the leader lists.
@@ -309,7 +309,7 @@ class Reader(_User):
 
 
 class AbortedTransactions:
-    """The aborted transactions in a fetch response, applied batch by batch as a consumer does."""
+    """The aborted transactions that a fetch response lists. Pass its batches to ``skips`` in order."""
 
     def __init__(self, named: Iterable[Any]) -> None:
         self._to_come = sorted((each.first_offset, each.producer_id) for each in named)

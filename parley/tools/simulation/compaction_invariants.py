@@ -27,7 +27,7 @@ _READ_BYTES = 1 << 20
 
 
 class CompactionInvariants:
-    """Checks the compacted topics of a world and reports violations."""
+    """The invariants of the compacted topics of a world. ``check`` and ``judge`` report those that are violated."""
 
     def __init__(self, world: World, ledger: Ledger, violations: Violations) -> None:
         self._world = world
@@ -55,7 +55,8 @@ class CompactionInvariants:
                     )
 
     def judge(self) -> None:
-        """Compare every log, and everything that the final reader has read, with what the producers have sent."""
+        """Compare the last record of each key, in every log and in what the final reader has read, with the last that
+        was sent. Call it at the end of the run."""
         for at, texts in self._ledger.final_reads().items():
             self._judge(at, texts, "the final reader")
         for machine, partition, log in self._logs():

@@ -94,7 +94,7 @@ class ListeningSocket(socket.socket):
     # --- For the network and the loop ---
 
     def arrived(self, end: Transport) -> None:
-        """Queue a connection to be accepted."""
+        """Add a connection to those that wait to be accepted."""
         self._waiting.append(end)
         self._call_reader()
 
@@ -115,7 +115,7 @@ class ListeningSocket(socket.socket):
 
 
 class AcceptedSocket(socket.socket):
-    """An accepted connection without a transport yet."""
+    """A connection that is accepted, but has no transport yet."""
 
     def __init__(self, end: Transport) -> None:
         self.end = end
@@ -171,7 +171,7 @@ class Pipe:
         self.receiver.take(segment)
 
     def drop_some(self, rng: Random) -> None:
-        """Drop some of the last segments in flight."""
+        """Drop a random number of the last segments in flight, possibly none or all."""
         kept = rng.randint(0, len(self.queue))
         while len(self.queue) > kept:
             self.queue.pop()
@@ -212,7 +212,8 @@ class Transport(asyncio.Transport):
     # --- For the other end ---
 
     def take(self, segment: Segment) -> None:
-        """Receive a segment that has arrived at the host. The process reads it when it next runs."""
+        """Receive a segment that has arrived at the host. The process reads it when it next runs. If the process is
+        dead, the connection is reset."""
         process = self.process
         if process is not None and process.state is ProcessState.DEAD:
             if not (isinstance(segment, End) and segment.reset):
@@ -222,7 +223,7 @@ class Transport(asyncio.Transport):
         self._soon(self._read)
 
     def connect(self, protocol: asyncio.BaseProtocol) -> None:
-        """Attach the protocol, and call its ``connection_made``."""
+        """Attach the protocol, call its ``connection_made``, and deliver what has already arrived."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._read()

@@ -40,10 +40,11 @@ class MemberPlace:
 
 
 class ConsumerGroupLedger:
-    """What the members of a group of the consumer protocol know about the group."""
+    """The epochs, partitions and commits that the members of a group of the consumer protocol report. Contradictions
+    are reported as violations."""
 
     PROGRESS: ClassVar = "GroupProgress"
-    """The name of the invariant that the group makes progress."""
+    """The name of the invariant that ``lacks`` checks: the group makes progress."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self.newest_epoch = 0
@@ -65,7 +66,8 @@ class ConsumerGroupLedger:
     # --- Reports of members ---
 
     def heard(self, place: MemberPlace, assigned: Collection[int], known_epoch: int) -> None:
-        """Record the response to a heartbeat. The member's epoch must be at least ``known_epoch``."""
+        """Record the assignment in the response to a heartbeat. Reports a violation if the member's epoch is below
+        ``known_epoch``, or if another member has one of the partitions in the same epoch."""
         before = self._places.get(place.who)
         if before != place:
             self._history.note(place.who, f"is in epoch {place.epoch} with {sorted(assigned)}")
@@ -122,7 +124,8 @@ class ConsumerGroupLedger:
         return reason
 
     def committed(self, place: MemberPlace, offsets: Mapping[int, int], outdated: str) -> None:
-        """Record that a commit succeeded. ``outdated`` is what ``commits`` returned when it was sent."""
+        """Record that a commit succeeded. ``outdated`` is what ``commits`` returned for it: if it is not empty, the
+        success is a violation."""
         self._history.note(place.who, f"has committed {dict(offsets)} in epoch {place.epoch}")
         if outdated:
             text = f"a commit of {place} succeeded, although {outdated} when it was sent"
@@ -133,8 +136,8 @@ class ConsumerGroupLedger:
     # --- Coordinators ---
 
     def coordinates(self, where: object, state: object, group: Any) -> None:
-        """Check a coordinator's state of the group. ``state`` stays the same object until the coordinator loads the
-        group again."""
+        """Check that the epochs of a group never decrease at the coordinator ``where``. ``state`` stays the same object
+        until the coordinator loads the group again."""
         known = self._coordinated.get(where)
         if known is not None and known[0] is state and (group.epoch < known[1] or group.target_epoch < known[2]):
             text = f"a coordinator went back from {known[1]}, target {known[2]}, to {group.epoch}, {group.target_epoch}"
@@ -144,8 +147,8 @@ class ConsumerGroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return what the group still lacks to be stable with these members, and to have consumed all partitions up to
-        ``ends``. The result is empty if nothing is missing."""
+        """Return descriptions of what is still missing: the group is stable with these members, and has consumed all
+        partitions up to ``ends``."""
         places = {who: self._places[who] for who in members if who in self._places}
         found = [f"{who} is in no epoch" for who in members if who not in places]
         epochs = sorted({place.epoch for place in places.values()})

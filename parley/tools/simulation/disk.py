@@ -33,7 +33,8 @@ _COPIES = ("copy", "older copy")
 
 
 class Disks:
-    """The disks of all machines, below one temporary folder. A context manager that replaces ``os.fsync``."""
+    """The disks of all machines, below one temporary folder. A context manager that replaces ``os.fsync`` and
+    ``os.fdatasync``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -75,7 +76,7 @@ class Disk:
         self._home = home
         self._generation = 0
         self._files: dict[int, bytes] = {}
-        """The synced content by inode."""
+        """The content of each file when it was last synced, by inode."""
         self._names: dict[int, dict[str, int]] = {}
         """The synced names in each directory and their inodes, by the directory's inode."""
         self.path = self._new_folder()
@@ -91,7 +92,8 @@ class Disk:
         return path
 
     def synced(self, fd: int, path: Path) -> None:
-        """Record the ``fsync`` of a file or directory whose current or former path is ``path``."""
+        """Record the current content as synced: an ``fsync`` of the open file or directory ``fd``, whose current or
+        former path is ``path``."""
         if not path.exists():
             return  # the file no longer has a name, so it does not survive a crash
         status = os.fstat(fd)
@@ -110,7 +112,7 @@ class Disk:
             os.link(path, shadow)
 
     def keep_copy(self) -> None:
-        """Keep a copy of the current content of the disk, and the previous copy."""
+        """Keep a copy of the current content of the disk. The copy before it is kept too, for ``put_back_copy``."""
         latest, older = (self._home / name for name in _COPIES)
         shutil.rmtree(older, ignore_errors=True)
         if latest.exists():
@@ -118,7 +120,7 @@ class Disk:
         shutil.copytree(self.path, latest)
 
     def put_back_copy(self) -> bool:
-        """Replace the content of the disk with the older copy. Returns False if there is no older copy."""
+        """Replace the content of the disk with the last copy but one. Returns False if there is none."""
         older = self._home / _COPIES[1]
         if not older.exists():
             return False
@@ -132,7 +134,7 @@ class Disk:
         self.all_is_synced()
 
     def all_is_synced(self) -> None:
-        """Record that everything on the disk survives a crash."""
+        """Record all content of the disk as synced: it survives a crash."""
         self._files, self._names = {}, {}
         for path in (self.path, *_below(self.path)):
             if path.is_dir():
@@ -185,8 +187,8 @@ class Disk:
     def _survivors(
         self, directory: Path, place: Path, sources: dict[int, Path], rng: Random, lost: list[str]
     ) -> dict[Path, bytes | None]:
-        """Return the content of a directory after a crash, by path below the disk's root. The value of a directory is
-        None."""
+        """Return the files and folders below a directory that survive a crash: their content by path below the disk's
+        root, None for a folder. Appends descriptions of the losses to ``lost``."""
         current = _names_in(directory)
         names = surviving_names(self._names.get(directory.stat().st_ino, {}), current, rng)
         lost += [f"{place / name} was lost" for name in current if name not in names]
@@ -236,8 +238,8 @@ def surviving_names(durable: dict[str, int], current: dict[str, int], rng: Rando
 
 
 def torn(durable: bytes, written: bytes, rng: Random) -> bytes:
-    """Return the content of a file after a crash. ``durable`` was synced; ``written`` is the content before
-    the crash."""
+    """Return the content of a file after a crash, chosen by ``rng``. ``durable`` was synced; ``written`` is the content
+    before the crash."""
     if durable == written:
         return written
     fate = rng.choice(("lost", "kept", "prefix", "pages"))

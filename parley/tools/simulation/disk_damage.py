@@ -31,7 +31,8 @@ LEADER_EPOCH_AT = 12
 
 
 def damage(disk: Disk, kind: Kind, rng: Random) -> str:
-    """Inflict one of the kinds of damage in ``faults.DAMAGE`` on the disk."""
+    """Inflict a kind of damage in ``faults.DAMAGE`` on the disk. Returns a description, or an empty string if there was
+    nothing to damage. The result counts as synced."""
     done = _DAMAGE[kind](disk, rng)
     disk.all_is_synced()
     return done
@@ -64,8 +65,8 @@ def _flip(disk: Disk, rng: Random) -> str:
 
 
 def _appended_epochs(segment: Path) -> AppendedEpochs:
-    """Return the epochs of batches recorded in the partition's directory. They are empty after a restart of the
-    machine."""
+    """Return the epochs of appended batches that the partition's directory records. None are valid after a restart of
+    the machine."""
     path = segment.with_name(APPENDED_EPOCHS)
     same_boot = is_same_boot(path.parent.parent)
     return AppendedEpochs.open(path, same_boot=True) if same_boot else AppendedEpochs(path)

@@ -59,15 +59,15 @@ class History:
 
     @property
     def digest(self) -> str:
-        """The hash of all events so far."""
+        """The hash of all events and traced lines so far."""
         return self._hash.hexdigest()
 
 
 class LogCapture(logging.Handler):
     """A context manager that adds the brokers' log lines to the history.
 
-    It calls ``on_failure`` for lines with a traceback, which no network or disk fault may cause. ``folder`` contains
-    the brokers' files. Its name differs between runs, so it is removed from the lines.
+    It calls ``on_failure`` with each line that has a traceback, which no network or disk fault may cause. ``folder``
+    contains the brokers' files. Its name differs between runs, so it is removed from the lines.
     """
 
     def __init__(self, history: History, folder: str, on_failure: Callable[[str], None]) -> None:

@@ -22,14 +22,14 @@ COPY_EVERY_S: Final = 1.0
 
 
 class Cluster(Protocol):
-    """The conditions that faults wait for."""
+    """The conditions of a cluster that faults wait for."""
 
     def all_in_sync(self) -> bool:
-        """True if all brokers serve, and every replica is in sync."""
+        """Return True if all brokers serve, and every replica is in sync."""
         ...
 
     def is_whole(self) -> bool:
-        """True if every replica is in sync, complete and undamaged."""
+        """Return True if every replica is in sync, complete and undamaged."""
         ...
 
     def is_out_of_sync(self, broker_id: int) -> bool:
@@ -37,12 +37,13 @@ class Cluster(Protocol):
         ...
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, for at most as long as a recovery may take."""
+        """Wait for a condition, which ``what`` describes. If it takes longer than a recovery may, report a violation,
+        and never return."""
         ...
 
 
 class FaultInjection:
-    """Injects the faults of a run."""
+    """The faults of a run, which ``run`` injects."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class FaultInjection:
         self._active: dict[Fault, None] = {}  # the faults that have begun but not ended
         self._crashing: Machine | None = None
         self._destroyed: Fault | None = None
-        """The last destructive fault if its damage may not be repaired yet, otherwise None."""
+        """The last destructive fault, or None once its damage is known to be repaired."""
         self._store_copies: list[dict[str, bytes]] = []
         self._begin = 0.0
 
@@ -92,7 +93,7 @@ class FaultInjection:
         copying.cancel()
 
     def end_all(self) -> None:
-        """End all faults."""
+        """End all faults: restore the network and the store, and let every broker run."""
         self._world.history.note("world", "everything is mended")
         self._world.links.heal()
         for machine in self._world.machines.values():

@@ -108,9 +108,9 @@ DESTRUCTIVE_WEIGHTS = {
     Kind.MISPLACE_DISKS: 1,
     Kind.RESTORE_STORE: 2,
 }
-"""The weights of the kinds that destroy data."""
+"""The kinds that destroy data, with the weights with which they are chosen."""
 AFTER_SHUTDOWN = frozenset({Kind.LOSE_CHECKPOINTS, Kind.LOSE_INDEXES})
-"""The kinds that damage a disk after an orderly shutdown, unless all brokers are killed."""
+"""The kinds that damage a disk after an orderly shutdown of its broker, except if all brokers are killed."""
 DAMAGE = AFTER_SHUTDOWN | frozenset(
     {
         Kind.LOSE_DISK,
@@ -127,7 +127,7 @@ EXCHANGES = frozenset({Kind.EXCHANGE_DISKS, Kind.MISPLACE_DISKS})
 """The kinds that swap the disks of two machines."""
 DESTRUCTIVE = frozenset(DESTRUCTIVE_WEIGHTS)
 DESTRUCTIVE_RUNS = 0.3
-"""The fraction of runs with destructive faults, among the runs for which no kinds are given."""
+"""The fraction of runs with destructive faults, among the runs whose settings name no kinds."""
 _INSTANT = frozenset({Kind.CUT, Kind.LOSE_RESPONSE, Kind.SKEW})
 
 
@@ -153,7 +153,7 @@ class Fault:
 
     @property
     def scope(self) -> Scope:
-        """The brokers that are killed or shut down."""
+        """The brokers that a destructive fault kills or shuts down."""
         if self.kind is Kind.RESTORE_STORE:
             return Scope.ALL
         if abs(self.amount) <= 100.0:
@@ -170,7 +170,8 @@ class Fault:
 
 
 def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kind] = ()) -> list[Fault]:
-    """Return the faults for a run of this many seconds, in order. If kinds are given, only those are used."""
+    """Plan the faults of a run of this many seconds, in order of time. With ``kinds_wanted``, only these kinds are
+    used."""
     faults = []
     at = rng.uniform(0.5, 5.0)
     rate = rng.choice((1.0, 3.0, 8.0))  # average seconds between faults
@@ -192,7 +193,7 @@ def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kin
 
 
 def destructive_plan(rng: Random, brokers: int, seconds: float) -> list[Fault]:
-    """Return the destructive faults of a run for which no kinds are given: none in most runs, a few in the others."""
+    """Plan the destructive faults of a run whose settings name no kinds: none in most runs, a few in the others."""
     if brokers < 3 or rng.random() > DESTRUCTIVE_RUNS:
         return []
     planned = plan(rng, brokers, seconds, DESTRUCTIVE_WEIGHTS)
@@ -200,7 +201,8 @@ def destructive_plan(rng: Random, brokers: int, seconds: float) -> list[Fault]:
 
 
 def _random_weights(rng: Random) -> dict[Kind, int]:
-    """Return weights for a few kinds or for all. With few kinds a run repeats the same fault, which finds more."""
+    """Choose weights for a few kinds of faults, or for all. A run with few kinds repeats the same faults, which finds
+    more bugs."""
     if rng.random() < 0.4:
         return dict(WEIGHTS)
     chosen = rng.sample(list(WEIGHTS), rng.randint(1, 4))

@@ -44,10 +44,11 @@ class Place:
 
 
 class GroupLedger:
-    """What the members of a group know about the group."""
+    """The generations, assignments and commits that the members of a group report. Contradictions are reported as
+    violations."""
 
     PROGRESS: ClassVar = "GroupProgress"
-    """The name of the invariant that the group makes progress."""
+    """The name of the invariant that ``lacks`` checks: the group makes progress."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self.newest_generation = 0
@@ -76,8 +77,8 @@ class GroupLedger:
         return set(self._ids[instance_id]) if instance_id is not None else set()
 
     def assigned(self, place: Place, partitions: tuple[int, ...], replaced: Collection[str]) -> None:
-        """Record a member's assignment. ``replaced`` is what ``ids_of`` returned before the member requested the
-        assignment."""
+        """Record a member's assignment. ``replaced`` is what ``ids_of`` returned before the member requested it.
+        Reports a violation if another member has one of the partitions, or if the leader did not assign them."""
         self._history.note(place.who, f"has {list(partitions)} in generation {place.generation}")
         for partition in partitions:
             owner = self._owners.setdefault((place.generation, partition), place)
@@ -116,7 +117,8 @@ class GroupLedger:
         return "another process had taken its place" if place.member_id in self._replaced else ""
 
     def committed(self, place: Place, offsets: Mapping[int, int], outdated: str) -> None:
-        """Record that a commit succeeded. ``outdated`` is what ``commits`` returned when it was sent."""
+        """Record that a commit succeeded. ``outdated`` is what ``commits`` returned for it: if it is not empty, the
+        success is a violation."""
         self._history.note(place.who, f"has committed {dict(offsets)} in generation {place.generation}")
         if outdated:
             text = f"a commit of {place} succeeded, although {outdated} when it was sent"
@@ -127,8 +129,8 @@ class GroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return what the group still lacks to be stable with these members, and to have consumed all partitions up to
-        ``ends``. The result is empty if nothing is missing."""
+        """Return descriptions of what is still missing: the group is stable with these members, and has consumed all
+        partitions up to ``ends``."""
         held = {who: self._held[who] for who in members if who in self._held}
         found = [f"{who} has no assignment" for who in members if who not in held]
         generations = sorted({place.generation for place, _ in held.values()})

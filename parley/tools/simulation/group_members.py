@@ -63,7 +63,7 @@ _MUST_JOIN: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""Errors after which a member rejoins."""
+"""Errors after which a member joins the group again."""
 _MUST_JOIN_AS_NEW: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 
@@ -106,7 +106,8 @@ class ClassicMember(GroupReader):
     # --- Membership ---
 
     async def _join(self, topic: str, partitions: Sequence[int]) -> tuple[int, ...]:
-        """Take part in a rebalance. Returns the assignment. Raises KafkaError."""
+        """Take part in a rebalance. Returns the partitions assigned to the member. Raises KafkaError if a request
+        fails: the caller joins again later."""
         joined = await self._join_group(topic)
         self._place = Place(self.name, joined.member_id, self._place.instance_id, joined.generation_id)
         assignments = []
@@ -184,7 +185,8 @@ class ClassicMember(GroupReader):
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _leave(self) -> None:
-        """Leave the group. Like Kafka's consumer, try only once, and as a static member usually do not leave."""
+        """Leave the group. Like Kafka's consumer, the member tries only once, and a static member usually does not
+        leave."""
         if not self._place.member_id or (self._place.instance_id is not None and self.rng.random() < 0.7):
             return
         identity = LeaveGroupRequest.MemberIdentity(
@@ -197,7 +199,7 @@ class ClassicMember(GroupReader):
     # --- Consuming ---
 
     async def _consume(self, topic: str, assigned: Sequence[int]) -> None:
-        """Read the partitions and commit until the group rebalances. Raises KafkaError."""
+        """Read the partitions and commit, until the group rebalances or ``stopping`` is set."""
         heartbeats = asyncio.ensure_future(self._send_heartbeats())
         try:
             await self._find_positions(topic, assigned)
@@ -272,7 +274,8 @@ class ClassicMember(GroupReader):
         raise KafkaError(code)
 
     def _lose_place(self, place: Place, code: ErrorCode) -> None:
-        """Rejoin after a request of this member failed. If the group has removed the member, join as a new one."""
+        """Make the member rejoin, because a request that it sent as ``place`` failed. If the group has removed the
+        member, it joins as a new one."""
         if place != self._place:
             return
         self._must_join = True
@@ -287,7 +290,7 @@ def _assignment(topic: str, partitions: Sequence[int]) -> bytes:
 
 
 def _partitions_in(assignment: bytes) -> tuple[int, ...]:
-    """Return the partitions in a member's assignment, which is empty if the leader did not know the member."""
+    """Return the partitions in a member's assignment. The assignment is empty if the leader did not know the member."""
     if not assignment:
         return ()
     decoded, _ = decode_stored(ConsumerProtocolAssignment, assignment)

@@ -24,7 +24,8 @@ SESSION_S: Final = 6.0
 
 Addresses = Sequence[tuple[str, int]]
 Begin = Callable[[str, Addresses, Random, str | None], GroupReader]
-"""Creates a member for a process from its name, the brokers, its random generator, and its group instance id."""
+"""Creates the client of a member for a process, from its name, the brokers, its random generator, and its group
+instance id."""
 
 
 class _Fate(Enum):
@@ -38,7 +39,7 @@ class _Fate(Enum):
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """A running member of a group, with its process and its task."""
+    """A process of a group member, with its client and its task."""
 
     member: GroupReader
     process: Process
@@ -46,7 +47,8 @@ class _Life:
 
 
 class GroupConsumer:
-    """A member of the group. Runs one process after another until ``settle``; the last process consumes until ``stop``.
+    """A member of the group, run by one process after another until ``settle``. The last process consumes until
+    ``stop``.
 
     Its task belongs to no simulated process, because it stops and kills processes.
     """
@@ -75,11 +77,11 @@ class GroupConsumer:
         self._lives: list[_Life] = []
         """All processes that have not been killed."""
         self._newest: _Life | None = None
-        """The process that should consume. None once it was killed, or is leaving."""
+        """The process that should consume. None once it was killed or asked to leave."""
         self._number = 0
 
     def settle(self) -> None:
-        """Let the member consume undisturbed from now on."""
+        """Keep the current process from now on, so that the member consumes undisturbed."""
         self._settled.set()
         for life in self._lives:
             life.member.is_settled = True
@@ -94,7 +96,7 @@ class GroupConsumer:
         return self._newest.member.name if self._newest is not None else None
 
     async def live(self, topic: str, partitions: Sequence[int]) -> None:
-        """Run one process after another."""
+        """Run one process after another until ``settle``, and the last one until ``stop``."""
         while not self._settled.is_set():
             life = self._begin(topic, partitions)
             while (fate := await self._next_fate()) is _Fate.STANDS_STILL:
@@ -115,14 +117,15 @@ class GroupConsumer:
         await asyncio.gather(*(life.task for life in self._lives))
 
     async def _next_fate(self) -> _Fate | None:
-        """Wait until something happens to the process. Returns None if the faults have ended."""
+        """Wait for a while, then choose what happens to the process. Returns None if the member was settled in the
+        meantime."""
         await self._pause(self._rng.uniform(1.0, 8.0))
         if self._settled.is_set():
             return None
         return self._rng.choice([each for each in _Fate if each is not _Fate.IS_REPLACED or self._instance_id])
 
     async def _meet(self, fate: _Fate | None, life: _Life) -> None:
-        """Carry out what happens to a process, and wait until the next process may start."""
+        """Do to a process what ``fate`` says, and wait until the next process may start."""
         match fate:
             case _Fate.DIES:
                 self._kill(life)

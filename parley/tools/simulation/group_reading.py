@@ -41,7 +41,8 @@ class GroupReader(Reader):
         raise NotImplementedError
 
     async def ask_coordinator(self, request: Request, version: int, limit_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Send a request to the coordinator, and return the response. Raises KafkaError if there is no response."""
+        """Send a request to the coordinator, and return the response, which may contain an error code. Raises
+        KafkaError if there is no response. The next request then looks up the coordinator again."""
         try:
             if self.coordinator is None:
                 self.coordinator = await self.client.coordinator(self.group)
@@ -51,7 +52,8 @@ class GroupReader(Reader):
             raise
 
     def begin_at(self, found: Any) -> int:
-        """Set a partition's position from the response to an OffsetFetch. Returns the position."""
+        """Set a partition's position from its part of an OffsetFetch response. Returns the position, 0 if no offset is
+        committed."""
         partition = found.partition_index
         self.leader_epochs[partition] = max(self.leader_epochs.get(partition, -1), found.committed_leader_epoch)
         offset: int = max(found.committed_offset, 0)
@@ -59,7 +61,7 @@ class GroupReader(Reader):
         return offset
 
     async def poll(self, topic: str, partition: int) -> None:
-        """Read some records of a partition from the member's position."""
+        """Read some records of a partition from the member's position, and advance it. If that fails, pause."""
         position = self.positions[partition]
         try:
             if partition not in self._leaders:
@@ -89,5 +91,5 @@ class GroupReader(Reader):
 
 
 def commit_code(answer: Any) -> int:
-    """Return the first error code in the response to an OffsetCommit of one topic."""
+    """Return the first error code in the response to an OffsetCommit of one topic, or 0."""
     return next((each.error_code for each in answer.topics[0].partitions if each.error_code), 0)

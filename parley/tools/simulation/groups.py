@@ -41,17 +41,18 @@ class RunningGroup:
         self.lives = [asyncio.ensure_future(each.live(topic, partitions)) for each in self.members]
 
     def settle(self) -> None:
-        """Let the members consume undisturbed from now on."""
+        """Stop disturbing the members, so that they consume what is left."""
         for member in self.members:
             member.settle()
 
     def lacks(self, ends: Mapping[int, int]) -> list[str]:
-        """Return what the group still lacks to be stable and to have consumed all partitions up to ``ends``."""
+        """Return descriptions of what is still missing: the group is stable, and has consumed all partitions up to
+        ``ends``."""
         return self.ledger.lacks([each.consuming for each in self.members if each.consuming is not None], ends)
 
     async def get_on(self, world: World, ends: Mapping[int, int], violations: Violations) -> None:
-        """Wait until the group is stable and has consumed everything, then make its members leave. Reports a violation
-        if that takes too long."""
+        """Wait until the group is stable and has consumed everything, then make its members leave. If that takes too
+        long, reports a violation and never returns: the run ends because of the violation."""
 
         def is_stable() -> bool:
             duration_s = world.loop.time() - self.ledger.newest_since

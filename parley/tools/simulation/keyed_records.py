@@ -42,5 +42,5 @@ def is_tombstone(text: str) -> bool:
 
 
 def last_of_each_key(texts: Iterable[str]) -> Mapping[str, str]:
-    """Return the last record of each key. The records must be in offset order."""
+    """Return the last of these texts for each key. They must be in offset order."""
     return {key_of(text): text for text in texts}

@@ -51,13 +51,13 @@ class Links:
     # --- Faults ---
 
     def part(self, one_side: Collection[str], other_side: Collection[str], *, one_way: bool = False) -> None:
-        """Cut off one set of hosts from the other: in one direction if ``one_way``, else in both. ``join`` undoes one
-        call."""
+        """Cut off one set of hosts from the other: in one direction if ``one_way``, otherwise in both. The cut lasts
+        until an equal call of ``join``; cuts may overlap."""
         for pair in _pairs(one_side, other_side, one_way):
             self._cut[pair] += 1
 
     def join(self, one_side: Collection[str], other_side: Collection[str], *, one_way: bool = False) -> None:
-        """Undo one ``part``."""
+        """Undo one call of ``part`` with the same arguments."""
         for pair in _pairs(one_side, other_side, one_way):
             self._cut[pair] = max(0, self._cut[pair] - 1)
         self._improved()
@@ -89,25 +89,26 @@ class Links:
         return not self._cut[source, target] and target not in self._down and source not in self._down
 
     def latency(self) -> float:
-        """Return the number of seconds that the next segment takes."""
+        """Choose how many seconds the next segment takes."""
         weather = self.weather
         if self.rng.random() < weather.stall_chance:
             return self.rng.uniform(weather.latency_max, weather.stall_max)
         return self.rng.uniform(weather.latency_min, weather.latency_max)
 
     def retransmission(self) -> float:
-        """Return the seconds until a waiting segment is retransmitted after the hosts can reach each other again."""
+        """Choose how many seconds after the hosts can reach each other again a waiting segment is retransmitted."""
         return self.rng.uniform(0.01, 1.0)
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """Return the pieces in which a write arrives."""
+        """Cut a write at random into the pieces in which it arrives."""
         if len(data) < 2 or self.rng.random() >= self.weather.cut_chance:
             return [data]
         cuts = sorted(self.rng.sample(range(1, len(data)), min(len(data) - 1, self.rng.randint(1, 3))))
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
     async def travel(self, source: str, target: str) -> None:
-        """Wait as long as a segment takes."""
+        """Wait as long as a segment takes from one host to another. While ``target`` is unreachable, it waits
+        longer."""
         latency = self.latency()
         while not self.reaches(source, target):
             await self._changed.wait()
@@ -121,7 +122,7 @@ class Links:
         self._retransmit[retransmit] = None
 
     def stop_calling(self, retransmit: Callable[[], None]) -> None:
-        """End ``call_when_improved``."""
+        """Undo ``call_when_improved``."""
         self._retransmit.pop(retransmit, None)
 
 

@@ -28,7 +28,7 @@ PORT = 9092
 
 
 class MachineClock:
-    """The clock of a machine. Its wall clock is off by ``skew_s``."""
+    """The clock of a machine. Its wall clock differs from the loop's time by ``skew_s``."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -52,10 +52,10 @@ class SharedStore(MemoryStore):
         self.clients: dict[Process, MemoryBackend] = {}
         """The store's clients by the process that opened them."""
         self.on_write: Callable[[Sequence[Op]], None] = lambda ops: None
-        """Called after each transaction with its operations."""
+        """Called with the operations of each transaction after it was applied."""
 
     def copy(self) -> dict[str, bytes]:
-        """Return the entries that belong to no session, as a backup contains them."""
+        """Return all entries except those that belong to a session, as a backup contains them."""
         return {key: entry.value for key, entry in self._entries.items() if entry.session is None}
 
     def restore(self, copy: Mapping[str, bytes]) -> None:
@@ -87,7 +87,7 @@ class SharedStore(MemoryStore):
 
 
 def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..., Coroutine[Any, Any, TxnResult]]:
-    """Wrap ``txn`` so that a transaction that was sent reaches the store even if the caller is cancelled."""
+    """Wrap ``txn``, so that the store applies a transaction that was sent, even if the caller is cancelled."""
 
     async def arrive(checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         sent = asyncio.ensure_future(txn(checks, ops))
@@ -98,7 +98,7 @@ def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..
 
 
 class Machine:
-    """A machine and its broker. Each may be up or down."""
+    """A machine and its broker. Each can be up or down."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Machine:
         return self.process is not None and self.process.runs and self._ready
 
     def start(self) -> None:
-        """Start the broker, unless it already has a process. A failed start is retried, as a supervisor would do."""
+        """Start the broker, unless it already has a process. A start that fails is retried, as by a supervisor."""
         if self.process is not None:
             return
         self.starts += 1
@@ -187,7 +187,7 @@ class Machine:
             await asyncio.sleep(1.0)
 
     def shut_down(self) -> None:
-        """SIGTERM: shut the broker down cleanly. Its process exits."""
+        """SIGTERM: shut the broker down cleanly. Its process exits some time later."""
         process, server = self.process, self.server
         if process is None or server is None or not process.runs:
             return
@@ -210,7 +210,7 @@ class Machine:
             self._disk.keep_copy()
 
     def kill(self) -> None:
-        """SIGKILL: end the broker. Its writes to the disk remain."""
+        """SIGKILL: end the broker's process. Its writes to the disk remain."""
         if (process := self.process) is not None:
             self._history.note("world", f"kill {self.host}")
             self._forget(process, silently=False)
@@ -293,7 +293,8 @@ class Machine:
         self._in_process("store back", join)
 
     def lose_store_response(self, *, applied: bool) -> None:
-        """Lose the response to the next write to the store. If not ``applied``, the write is lost, too."""
+        """Lose the response to the broker's next write to the store. Unless ``applied``, the write itself is lost
+        too."""
         self._in_process(f"response lost, applied={applied}", lambda client: client.lose_next_response(applied=applied))
 
     def _in_process(self, what: str, work: Callable[[MemoryBackend], None]) -> None:

@@ -1,7 +1,7 @@
 """An in-memory network whose connections are slow, cut, refused or silent, as the seed decides.
 
-* A connection is two pipes. The data of a pipe arrives in order, later, and in different pieces. Pipes have no common
-  order.
+* A connection is two pipes. The data of a pipe arrives in order, later, and in different pieces. There is no order
+  between the two pipes.
 * Partitions and machines that are down delay segments (``links``).
 * A process that dies resets its connections. A machine that dies does not; once it is back, it resets connections that
   it no longer knows when something is sent to them.
@@ -90,7 +90,8 @@ class Network:
     async def connect(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[Transport, asyncio.BaseProtocol]:
-        """Connect from the host of the running process."""
+        """Connect from the host of the running process to a listening socket. Raises OSError (ETIMEDOUT, ECONNREFUSED)
+        like a socket."""
         process = CURRENT.get()
         source = process.host if process is not None else "observer"
         try:
@@ -120,7 +121,7 @@ class Network:
         return near, far
 
     def _lost(self, end: Transport) -> None:
-        """Record that this end is closed. The connection is removed when both ends are closed."""
+        """Remove the connection if its other end is closed too."""
         if end.other_end.lost:
             for each in (end, end.other_end):
                 self._ends.pop(each, None)

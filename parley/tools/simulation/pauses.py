@@ -15,7 +15,7 @@ from parley.tools.simulation.clients import REQUEST_TIMEOUT_S
 
 
 class Pauses:
-    """Detects partitions that have acknowledged no record for too long. Call ``check`` regularly."""
+    """The check that no partition goes without an acknowledged record for too long. Call ``check`` regularly."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Pauses:
         self._calm_since = now()
 
     def disturbed(self) -> None:
-        """Record that a fault begins or ends, or that the cluster cannot be expected to make progress."""
+        """Restart the time: a fault begins or ends, or the cluster cannot be expected to make progress."""
         self._calm_since = self._now()
 
     def check(self) -> None:

@@ -48,7 +48,7 @@ class Process:
 
     @property
     def context(self) -> Context:
-        """Return a new context of this process, in which to call or schedule something."""
+        """A new copy of the context of this process, in which to call or schedule something."""
         return self._context.copy()
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
@@ -74,8 +74,8 @@ class Process:
         self.state = ProcessState.DEAD
 
     def bury(self, schedule: Callable[[Iterable[Due]], None]) -> None:
-        """After the end of the run, let a stopped or dead process run its ``finally`` blocks and release its
-        resources."""
+        """Let a stopped or dead process run its ``finally`` blocks, so that it releases its resources. Call it after
+        the end of the run."""
         if not self.runs:
             self._release(schedule)
 

@@ -29,7 +29,7 @@ exceeding it: with every fault, the session ends first."""
 REVOCATION_S: Final = 1.5
 """The longest time that a member takes to give up partitions."""
 LEAVE: Final = -1
-"""The member epoch that means that the member leaves."""
+"""The member epoch with which a heartbeat says that the member leaves."""
 _COMMIT_VERSION: Final = 9
 _FETCH_OFFSETS_VERSION: Final = 9
 _ABANDON: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID})
@@ -61,19 +61,20 @@ class ReconcilingMember(GroupReader):
         self._reported: object = None
         """What the member holds, as last reported to the coordinator. None if the next heartbeat must be a full one."""
         self._joins = 0
-        """The number of times that the member has had to rejoin. Work started before the latest rejoin must not be
-        completed."""
+        """The number of times that the member has had to rejoin. A task compares it before and after a wait: work that
+        was started before the latest rejoin must not be completed."""
         self._is_fenced = False
         """True once another process has replaced this static member."""
 
     # --- The protocol ---
 
     def has(self) -> object:
-        """Return the assignment that the member holds, as a heartbeat reports it."""
+        """Return the assignment that the member holds, in the form that a heartbeat reports and that ``!=``
+        compares."""
         return frozenset(self.held)
 
     def request(self, topic: str, *, is_full: bool, has_changed: bool) -> Request:
-        """Return the next heartbeat. It contains all fields if ``is_full``, and what the member holds if
+        """Return the next heartbeat. It contains all fields if ``is_full``, and the partitions that the member holds if
         ``has_changed``."""
         raise NotImplementedError
 
@@ -124,7 +125,8 @@ class ReconcilingMember(GroupReader):
                     await self.news.wait()
 
     async def _beat(self, topic: str) -> None:
-        """Send a heartbeat, and process the coordinator's response. Raises KafkaError."""
+        """Send a heartbeat, and process the coordinator's response. Raises KafkaError if there is none, or if it
+        contains an error: the member may then have to rejoin."""
         place, has = self.place, self.has()
         is_full = self._reported is None or not place.epoch
         request = self.request(topic, is_full=is_full, has_changed=is_full or has != self._reported)
@@ -162,7 +164,7 @@ class ReconcilingMember(GroupReader):
     # --- Partitions ---
 
     async def _approach(self, topic: str) -> None:
-        """Commit and give up revoked partitions. Then take newly assigned ones."""
+        """Move towards the assignment: commit and give up revoked partitions, then take newly assigned ones."""
         joins, surplus = self._joins, self.held - self._assigned
         if surplus:
             await self.pause(REVOCATION_S)
@@ -236,7 +238,7 @@ class ReconcilingMember(GroupReader):
             self.ledger.history.trace(f"{self.name} commit: {code.name}")
 
     def _failed(self, code: ErrorCode) -> None:
-        """Forget the coordinator, so that the next request looks it up again. If the error means that the member id or
-        epoch is outdated, keep the coordinator: the next heartbeat handles that error."""
+        """Forget the coordinator after an error, so that the next request looks it up again. If the error says that the
+        member id or epoch is outdated, keep the coordinator: the next heartbeat handles that error."""
         if code not in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.coordinator = None

@@ -29,14 +29,14 @@ EVERY_S = 1.0
 
 
 class ReplayInvariant:
-    """Compares the shards of coordinators with their logs, and reports violations."""
+    """The check that the states of coordinators equal what their logs contain."""
 
     def __init__(self, violations: Violations) -> None:
         self._violations = violations
         self._compared: dict[tuple[Process, str, int], tuple[float, int]] = {}
 
     def check(self, machine: Machine, now: float) -> None:
-        """Compare the shards of a broker that have changed."""
+        """Compare those shards of a broker whose logs have changed with their logs. ``now`` is in seconds."""
         assert machine.process is not None
         for runtime in _runtimes(machine):
             for partition, live in runtime.states():

@@ -50,7 +50,7 @@ KEYS = 40
 exceeds the number of records in the active segment, which is not compacted."""
 KEYED_PAUSE_S = 0.1
 COMPACTION_S = 10.0
-"""The time that brokers may take at the end of a run to compact what is left."""
+"""The time, in seconds, that brokers may take at the end of a run to compact what is left."""
 CREATED = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
 TRANSFERS = "transfers"
 """The topic of the transactional producers."""
@@ -59,10 +59,10 @@ TRANSACTIONAL_IDS = ("transfer-1", "transfer-2")
 GROUP_RESOURCE = 32
 """The resource type of groups in configuration requests."""
 RECOVERY_S = 120.0
-"""The time within which all replicas must be in sync after the last fault."""
+"""The time after the last fault, in seconds, within which all replicas must be in sync."""
 LOOK_S = 1.0
-"""The interval at which the files of all replicas are read during recovery. Checking this condition costs more than any
-other."""
+"""The interval, in seconds, at which the files of all replicas are read during recovery. No other check costs as
+much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,8 @@ class Outcome:
         return not self.violations
 
     def around_failure(self, before: int = 80, after: int = 10) -> list[HistoryEvent]:
-        """Return the events around the first violation."""
+        """Return the last ``before`` events up to the first violation, and ``after`` events from it on; none if there
+        is no violation."""
         if not self.violations:
             return []
         index = next((i for i, each in enumerate(self.events) if each.who == "INVARIANT"), len(self.events))
@@ -129,7 +130,7 @@ class Outcome:
 
 
 def simulate(seed: int, settings: Settings | None = None) -> Outcome:
-    """Run the simulation of one seed."""
+    """Run the simulation of one seed to its end, or to the first violation."""
     settings = settings or Settings()
     world = World(str(seed))
     flushes = world.random("flushes").random() < 0.3
@@ -250,7 +251,7 @@ class _Run:
         if any(fault.kind is Kind.EXCHANGE_DIRECTORIES for fault in self.faults):
             world.directories = ("data-1", "data-2")
         self._pauses: Pauses | None = None
-        """None while the producers need not make progress."""
+        """The check of pauses. None while the producers need not make progress."""
         self._injection = FaultInjection(
             world,
             self.faults,
@@ -276,7 +277,7 @@ class _Run:
             work.result()
 
     async def _check(self) -> None:
-        """Check the invariants until one is violated."""
+        """Check the invariants at regular intervals. Returns when one is violated."""
         while not self.violations.found:
             self._invariants.check()
             self._compaction.check()
@@ -484,8 +485,8 @@ class _Run:
         return all(machine.serves for machine in machines) and self._invariants.all_in_sync
 
     async def until(self, condition: Callable[[], bool], what: str, *, every: float = 0.05) -> None:
-        """Wait for a condition, evaluated every ``every`` seconds. If it takes too long, report that the cluster did
-        not recover."""
+        """Wait for a condition, evaluated every ``every`` seconds; ``what`` describes it. If it takes too long, reports
+        that the cluster did not recover and never returns: the run ends because of the violation."""
         try:
             await self.world.until(condition, timeout=RECOVERY_S, every=every)
         except TimeoutError:
@@ -495,7 +496,7 @@ class _Run:
 
 
 async def _set_share_group_configs(client: Client, node: int) -> None:
-    """Set the configuration of the share group. Raises KafkaError."""
+    """Set the configuration of the share group through the broker ``node``. Raises KafkaError if that fails."""
     kind = IncrementalAlterConfigsRequest
     configs = [
         kind.AlterableConfig(name=name, config_operation=0, value=value) for name, value in GROUP_CONFIGS.items()

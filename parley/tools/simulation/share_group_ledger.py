@@ -53,10 +53,11 @@ class _Holder:
 
 
 class ShareGroupLedger:
-    """What the members of a share group know about its records."""
+    """The records that the members of a share group acquire and acknowledge, as they report it. Contradictions are
+    reported as violations."""
 
     PROGRESS: ClassVar = "ShareProgress"
-    """The name of the invariant that the group makes progress."""
+    """The name of the invariant that ``lacks`` checks: the group makes progress."""
 
     def __init__(
         self, history: History, violations: Violations, leads: Callable[[int, int], bool] = lambda partition, node: True
@@ -75,7 +76,7 @@ class ShareGroupLedger:
         self._locks: dict[tuple[str, Record], float] = {}
         """The earliest end of the last lock of each member on each record, in seconds of virtual time."""
         self._unseen: defaultdict[int, int] = defaultdict(int)
-        """The number of fetches of a partition without a response. What they delivered is unknown."""
+        """The number of fetches of a partition that got no response. It is unknown what they delivered."""
         self._assigned: dict[str, frozenset[int]] = {}
         self._decided: set[Record] = set()
         """The records that a member has accepted or rejected, confirmed or not."""
@@ -120,7 +121,8 @@ class ShareGroupLedger:
             self._locks[who, record] = sent + LOCK_S
 
     def session_lives(self, who: str, node: int, sent: float) -> None:
-        """Record that a broker has accepted a request of a session, which the member sent at ``sent``."""
+        """Record that a broker has accepted a request of a session that the member sent at ``sent``. Suspicions from
+        before that time become violations."""
         known = self._suspicions.pop((who, node), [])
         for at, text in known:
             if at <= sent:
@@ -138,7 +140,7 @@ class ShareGroupLedger:
         self.loses(who, records)
 
     def lacks_records(self, who: str, records: Collection[Record], node: int) -> None:
-        """Report that a response lists acquired records that it does not contain."""
+        """Report a violation: a response says that these records were acquired, but does not contain them."""
         self._violations.report("NoRecordSkipped", f"broker {node} did not send {who} {_text(records)}")
 
     def acknowledges(self, who: str, acknowledgements: Sequence[Acknowledgement]) -> None:
@@ -191,7 +193,8 @@ class ShareGroupLedger:
     # --- Coordinators ---
 
     def stored(self, partition: int, start_offset: int) -> None:
-        """Check the start offset that a share coordinator has stored: the group has passed all records below it."""
+        """Check the start offset that a share coordinator has stored. The group may pass a record only if it was
+        decided or its deliveries are exhausted."""
         now = self._history.now()
         for offset in range(self._starts[partition], start_offset):
             record = partition, offset
@@ -213,8 +216,8 @@ class ShareGroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return what the group still lacks to have passed all records of the partitions up to ``ends``. The result is
-        empty if nothing is missing."""
+        """Return descriptions of what is still missing: the group has passed all records of the partitions up to
+        ``ends``."""
         found = [f"{who} has no partitions" for who in members if who not in self._assigned]
         for partition, end in ends.items():
             if self._starts[partition] < end:

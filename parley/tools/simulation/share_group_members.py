@@ -139,8 +139,8 @@ class ShareGroupMember(GroupReader):
     # --- Fetching ---
 
     async def _leaders_of(self, topic: str) -> dict[int, list[int]]:
-        """Return the member's partitions by leader. Brokers with which it only has a session are included, without
-        partitions."""
+        """Return the member's partitions by leader. A broker with which the member has a session, but that leads none
+        of them, has an empty list."""
         found: dict[int, list[int]] = {node: [] for node in self._sessions}
         for partition in sorted(self._assigned):
             try:
@@ -230,7 +230,8 @@ class ShareGroupMember(GroupReader):
     # --- Acknowledging ---
 
     def _decisions(self, node: int) -> list[Acknowledgement]:
-        """Decide what happens to the records acquired from a broker. Some stay undecided for now."""
+        """Decide what happens to the records acquired from a broker. Returns the acknowledgements; some records stay
+        undecided for now."""
         decided = []
         for record, (leader, count) in sorted(self._held.items()):
             if leader != node or self.rng.random() < 0.2:
@@ -259,7 +260,8 @@ class ShareGroupMember(GroupReader):
         return ACCEPT
 
     async def _acknowledge(self, node: int, decided: list[Acknowledgement], *, ends: bool = False) -> bool:
-        """Acknowledge records by a separate request. Returns False if the session has ended."""
+        """Acknowledge records by a separate request, which ends the session if ``ends``. Returns False if the request
+        failed, which also ends the session."""
         if not decided and not ends:
             return True
         acknowledged = _batches(decided, ShareAcknowledgeRequest.AcknowledgementBatch)
@@ -304,7 +306,8 @@ class ShareGroupMember(GroupReader):
     # --- Sessions ---
 
     async def _ask(self, node: int, request: ShareFetchRequest | ShareAcknowledgeRequest) -> Any:
-        """Send a request of the session with a broker. Returns None if the session has ended."""
+        """Send a request of the session with a broker. Returns the response, or None if the request failed: the session
+        has then ended."""
         sent = asyncio.get_running_loop().time()
         try:
             response = await self.client.send(request, node=node, version=VERSION)
@@ -331,8 +334,8 @@ class ShareGroupMember(GroupReader):
 
 
 def _batches(decided: Sequence[Acknowledgement], make: Any) -> dict[int, list[Any]]:
-    """Return acknowledgements in the form of a request, by partition, in offset order, with adjacent
-    offsets combined."""
+    """Return acknowledgements as the batches of a request, by partition. ``make`` creates a batch. Adjacent offsets
+    share a batch."""
     found: defaultdict[int, list[Any]] = defaultdict(list)
     for (partition, _), run in groupby(enumerate(sorted(decided)), _run_of):
         members = [each for _, each in run]

@@ -12,9 +12,10 @@ RUNS_MAX = 100
 
 
 def shrink(failure: Outcome, settings: Settings, tried: Callable[[int], None] = lambda left: None) -> Outcome:
-    """Return a run of the same seed that violates the same invariant, with as few faults as ``RUNS_MAX`` runs can find.
+    """Run the seed again with fewer faults, as long as the same invariant is violated, at most ``RUNS_MAX`` times.
+    Returns the failing run with the fewest faults.
 
-    ``tried`` is called after each run with the number of faults of the smallest failing run.
+    ``tried`` is called after each run with the number of faults of the smallest failing run so far.
     """
     runs = 0
 

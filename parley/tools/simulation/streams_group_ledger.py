@@ -19,7 +19,8 @@ from parley.tools.simulation.event_history import History
 
 
 class StreamsGroupLedger(ConsumerGroupLedger):
-    """What the members and coordinators of a streams group know about the group."""
+    """The tasks, epochs and commits that the members and coordinators of a streams group report. Contradictions are
+    reported as violations."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         super().__init__(history, violations)
@@ -35,8 +36,8 @@ class StreamsGroupLedger(ConsumerGroupLedger):
         self._copies.pop(who, None)
 
     def coordinates(self, where: object, state: object, group: StreamsGroup) -> None:
-        """Check a coordinator's state of the group. ``state`` stays the same object until the coordinator loads the
-        group again."""
+        """Check a coordinator's state of the group: its epochs, and that no active task has two owners. ``state`` stays
+        the same object until the coordinator loads the group again."""
         super().coordinates(where, state, group)
         owners: dict[tuple[str, int], str] = {}
         for member in group.members.values():

@@ -33,7 +33,7 @@ PROPERTIES: Final = {
 
 
 class StreamsProgram(ReconcilingMember):
-    """A process of a program with one thread."""
+    """A process of a Kafka Streams program with one thread."""
 
     def __init__(
         self,

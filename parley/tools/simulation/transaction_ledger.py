@@ -45,7 +45,8 @@ class Transaction:
 
 
 class TransactionLedger:
-    """What the clients of a run know about each transaction."""
+    """The transactions that producers report, and the records of them that readers report. Contradictions are reported
+    as violations."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self._history = history
@@ -101,7 +102,7 @@ class TransactionLedger:
             transaction.state = State.COMMITTED
 
     def abandoned(self, transaction: Transaction) -> None:
-        """Record that the producer was fenced or has died. The transaction is aborted, unless a commit was
+        """Record that the producer was fenced or has died. The transaction will be aborted, unless a commit was
         requested."""
         if transaction.state is State.OPEN:
             transaction.state = State.ABORTED
@@ -112,7 +113,8 @@ class TransactionLedger:
         self._violations.report("FencedZombie", text)
 
     def refused(self, transactional_id: str, instance: int, what: str, code: ErrorCode) -> None:
-        """Record that a request failed with an error that only a newer instance may cause."""
+        """Record that a request failed with an error that only a newer instance may cause. Reports a violation if there
+        is none."""
         self._history.note(transactional_id, f"  {what} of instance {instance}: {code.name}")
         if self._requested.get(transactional_id, 0) <= instance:
             text = f"{what} of instance {instance} of {transactional_id}, the newest one, failed with {code.name}"
@@ -121,7 +123,8 @@ class TransactionLedger:
     # --- Reports of readers ---
 
     def read(self, who: str, value: str) -> None:
-        """Record that a reader of committed records has read a value, which may belong to no transaction."""
+        """Record that a reader of committed records has read a value. Reports a violation if the transaction that wrote
+        it is open or aborted. Values without a transaction are ignored."""
         transaction = self._of_value.get(value)
         if transaction is not None:
             self._read[value] = None
@@ -132,8 +135,10 @@ class TransactionLedger:
     # --- The end of the run ---
 
     def judge(self, offsets: dict[str, int]) -> None:
-        """Compare the transactions with the values read, and with ``offsets``: the number of the transaction whose
-        offsets each group has committed."""
+        """Report each committed transaction of which a record was not read, each transaction of unknown outcome of
+        which only a part was read, and each group whose offset is not from the newest transaction that was read.
+        ``offsets`` contains, by transactional id, the number of the transaction whose offset its group has
+        committed."""
         for each in self._transactions:
             missing = [value for value in each.values if value not in self._read]
             text = f"{each} is {each.state.name.lower()}, and these of its records are not read: {' '.join(missing)}"

@@ -53,15 +53,15 @@ _VERSIONS: Final[dict[bool, dict[type[Request], int]]] = {
     False: {AddPartitionsToTxnRequest: 3, EndTxnRequest: 3, TxnOffsetCommitRequest: 3, ProduceRequest: 9},
     True: {EndTxnRequest: 5, TxnOffsetCommitRequest: 5, ProduceRequest: 12},
 }
-"""The versions of requests, by whether the instance uses transaction version 2."""
+"""The versions of requests that an instance uses. True stands for instances with transaction version 2."""
 
 
 class Fenced(Exception):
-    """A newer instance has taken over."""
+    """Raised in an instance that a newer instance of the same transactional id has fenced."""
 
 
 class TransactionalProducer:
-    """The producer of one transactional id. Starts one instance after another until it is stopped."""
+    """The producer of one transactional id. It starts one instance after another until it is stopped."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TransactionalProducer:
     ) -> None:
         self.name = name
         self.stopping = False
-        """Set it to make the newest instance finish its transaction."""
+        """Set it to make ``run`` end after the newest instance has finished its transaction."""
         self._addresses = addresses
         self._ledger = ledger
         self._transactions = transactions
@@ -242,9 +242,10 @@ class _Instance(_User):
         code_of: Callable[[Any], int],
         node_of: Callable[[bool], Any] | None = None,
     ) -> Any:
-        """Send a request until it succeeds, to the coordinator of the transactional id or to ``node_of``.
+        """Send a request to the coordinator of the transactional id, or to ``node_of``, again and again until it
+        succeeds. Returns the response. ``what`` describes the request in reports.
 
-        Raises Fenced.
+        Raises Fenced if a newer instance has taken over.
         """
 
         async def coordinator(fresh: bool) -> int:
@@ -271,7 +272,8 @@ class _Instance(_User):
 
 
 async def committed_number(client: Any, transactional_id: str, topic: str) -> int:
-    """Return the number of the transaction whose offset the group has committed, or -1. Raises KafkaError."""
+    """Return the number of the transaction whose offset the group of this transactional id has committed, or -1. Raises
+    KafkaError if the request fails."""
     request = OffsetFetchRequest(
         group_id=transactional_id,
         topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])],

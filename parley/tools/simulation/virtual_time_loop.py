@@ -25,12 +25,12 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 STEPS_PER_INSTANT_MAX = 500_000
-"""The maximum number of callbacks at one point in time. If there are more, there is an endless loop."""
+"""The maximum number of callbacks at one point in virtual time. If there are more, the loop raises ``Stuck``."""
 _CANCELLED_MIN = 1000
 
 
 class Stuck(RuntimeError):
-    """Every task waits and there is no timer, or callbacks run endlessly at one point in time."""
+    """Raised if every task waits and no timer is set, or if callbacks run endlessly at one point in virtual time."""
 
 
 class Sockets(Protocol):
@@ -44,7 +44,7 @@ class Sockets(Protocol):
     async def connect(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect from the host of the running process."""
+        """Connect from the host of the running process. Raises OSError like a socket."""
         ...
 
 
@@ -110,7 +110,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- Scheduling ---
 
     def take_back(self, due: Iterable[Due]) -> None:
-        """Run the held callbacks of a process, in this order."""
+        """Schedule the held callbacks of a process to run now, in this order."""
         self._due.extend(due)
 
     def time(self) -> float:
@@ -205,7 +205,8 @@ _SECONDS_TO_END = 60.0
 
 
 def run(loop: SimulatedLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end, then cancel all other tasks, and close the loop."""
+    """Run ``work`` and return its result. Then cancel all other tasks, and close the loop. Raises Stuck if ``work`` can
+    never end."""
     events.set_event_loop(loop)
     try:
         result: T = loop.run_until_complete(work)

@@ -51,7 +51,8 @@ PROPERTIES: Mapping[str, str] = {
     "log.cleaner.dedupe.buffer.size": "2000000",
     "controlled.shutdown.enable": "true",
 }
-"""The configuration of every simulated broker: short waits and small segments, so that much happens in a minute."""
+"""The configuration of every simulated broker. Its timeouts are short and its segments small, so that much happens in a
+minute."""
 
 
 class World:
@@ -103,7 +104,7 @@ class World:
         gc.collect()
 
     def run(self, work: Callable[[World], Awaitable[T]]) -> T:
-        """Run ``work`` to its end in virtual time. Call it only once."""
+        """Run ``work`` in virtual time, and return its result. Call it only once."""
 
         async def main() -> T:
             try:
@@ -144,7 +145,8 @@ class World:
     async def until(
         self, condition: Callable[[], bool], *, timeout: float = 120.0, every: float = 0.05, what: str = ""
     ) -> None:
-        """Wait in virtual time for a condition, evaluated every ``every`` seconds. Raises TimeoutError."""
+        """Wait in virtual time for a condition, evaluated every ``every`` seconds. Raises TimeoutError, with ``what``
+        in its text, after ``timeout`` seconds."""
         deadline = self.loop.time() + timeout
         while not condition():
             if self.loop.time() > deadline:
