@@ -30,7 +30,7 @@ _IMPLIED = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""The operations that imply the operation in the key."""
+"""For each operation, the operations whose permission includes it."""
 
 
 async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
@@ -43,7 +43,8 @@ async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Set a user's password, or remove it. Body: user, mechanism, password, remove."""
+    """Set a user's password, or remove it if ``remove`` is true. Body: user, mechanism (SCRAM-SHA-512 by default),
+    password, remove."""
     body = await request.object()
     user, mechanism = text_of(body, "user"), text_of(body, "mechanism", "SCRAM-SHA-512")
     if mechanism not in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
@@ -76,7 +77,7 @@ def _acl_data(one: AclBinding) -> dict[str, Any]:
 
 
 async def add_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Add an ACL."""
+    """Add an ACL. Body: resourceType, patternType, name, principal, host, operation, permission."""
     binding = _binding(await request.object())
     check_binding(binding)
     await acls.create(view.client, [binding])
@@ -84,7 +85,7 @@ async def add_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def remove_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Remove an ACL."""
+    """Remove exactly one ACL. Body: as for ``add_acl``."""
     one = _binding(await request.object())
     exact = AclFilter(
         one.pattern.type, one.pattern.pattern_type, one.pattern.name, one.principal, one.host, one.operation,
@@ -109,7 +110,8 @@ def _binding(body: dict[str, Any]) -> AclBinding:
 
 
 def _member(kind: type[_E], field: str, name: str) -> _E:
-    """Return the member of an enum that a request names. Raises HTTPException (400) if there is none."""
+    """Return the member of an enum with this name. Raises HTTPException (400), which names ``field``, if there is
+    none."""
     try:
         return kind[name]
     except KeyError:
@@ -118,7 +120,8 @@ def _member(kind: type[_E], field: str, name: str) -> _E:
 
 
 async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the ACLs that decide an operation. Query: principal, operation, resourceType, name."""
+    """Return whether a user may do an operation, why, and the ACLs behind that. Query: principal, operation,
+    resourceType, name."""
     query = request.query_params
     operation = _member(Operation, "operation", query.get("operation", ""))
     kind = _member(ResourceType, "resourceType", query.get("resourceType", ""))
@@ -134,10 +137,11 @@ async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 def decide(applying: list[AclBinding], operation: Operation) -> tuple[bool, str, list[AclBinding]]:
-    """Decide as Kafka's authorizer does: a DENY takes precedence over an ALLOW, and without either the operation is
-    denied.
+    """Decide about an operation from the ACLs that apply, as Kafka's authorizer does: a DENY takes precedence over an
+    ALLOW, and without either the operation is denied.
 
-    Returns the decision, the reason, and the ACLs behind it. Super users and hosts are not considered.
+    Returns the decision, the reason, and the ACLs behind it. Does not take super users and the client's host into
+    account.
     """
     denied = [
         one for one in applying if one.permission is PermissionType.DENY and one.operation in (operation, Operation.ALL)
@@ -161,7 +165,7 @@ def decide(applying: list[AclBinding], operation: Operation) -> tuple[bool, str,
 
 
 async def quotas(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the quotas of users, client ids and addresses."""
+    """Return a page of the quotas of users, client ids and addresses. Query: search, page, size."""
     entities: list[tuple[Any, Mapping[str, float]]] = []
     for kinds in (("user",), ("client-id",), ("user", "client-id"), ("ip",)):
         for wanted in _kinds_with_defaults(kinds):
@@ -178,7 +182,8 @@ def _kinds_with_defaults(kinds: tuple[str, ...]) -> list[tuple[tuple[str, str | 
 
 
 async def set_quota(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Set quotas of an entity, or remove them (null). An entity is a list of {type, name}; name "" is the default."""
+    """Set and remove quotas of an entity. Body: entity, a list of {type, name} in which name "" is the default; quotas,
+    an object of numbers, or null to remove a quota."""
     body = await request.object()
     entity, wanted = body.get("entity"), body.get("quotas")
     if not isinstance(entity, list) or not isinstance(wanted, dict) or not entity:

@@ -27,7 +27,7 @@ class ApiRequest(BodyRequest):
     bytes_max = 1024 * 1024
 
     async def object(self) -> dict[str, Any]:
-        """Return the body, which must be an object. Raises HTTPException (400)."""
+        """Return the body, which must be a JSON object. Raises HTTPException (400) if it is not."""
         found = await self.json()
         if not isinstance(found, dict):
             raise HTTPException(400, "The body of the request must be a JSON object")
@@ -35,7 +35,8 @@ class ApiRequest(BodyRequest):
 
 
 def number(request: Request, name: str, default: int, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Return an integer from the query, limited to its range. Raises HTTPException (400)."""
+    """Return an integer from the query, or ``default`` if it is missing. A number outside the range becomes the nearest
+    limit. Raises HTTPException (400) if it is not an integer."""
     text = request.query_params.get(name, "")
     if not text:
         return default
@@ -46,7 +47,8 @@ def number(request: Request, name: str, default: int, least: int = 0, most: int 
 
 
 def text_of(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    """Return a string from a body. Raises HTTPException (400) if the value is missing or is not a string."""
+    """Return a string from a body. Raises HTTPException (400) if the value is not a string, or is missing and has no
+    default."""
     found = body.get(name, default)
     if not isinstance(found, str):
         raise HTTPException(400, f"{name} must be a string")
@@ -54,7 +56,8 @@ def text_of(body: dict[str, Any], name: str, default: str | None = None) -> str:
 
 
 def integer_of(body: dict[str, Any], name: str, default: int | None = None) -> int:
-    """Return an integer from a body. Raises HTTPException (400) if the value is missing or is not an integer."""
+    """Return an integer from a body. Raises HTTPException (400) if the value is not an integer, or is missing and has
+    no default."""
     found = body.get(name, default)
     if not isinstance(found, int) or isinstance(found, bool):
         raise HTTPException(400, f"{name} must be an integer")
@@ -62,7 +65,8 @@ def integer_of(body: dict[str, Any], name: str, default: int | None = None) -> i
 
 
 def page(request: Request, items: Sequence[T], render: Callable[[T], Any]) -> dict[str, Any]:
-    """Return the page of a list that the query selects."""
+    """Return one page of a list, with the total number of items and of pages. Query: page, size. A page after the last
+    one becomes the last."""
     size = number(request, "size", _PAGE, 1, PAGE_MAX)
     last = max((len(items) - 1) // size, 0)
     at = number(request, "page", 0, 0, last)
@@ -81,7 +85,8 @@ def matching(request: Request, items: Iterable[T], name: Callable[[T], str]) -> 
 
 
 def refuse(code: int, message: str | None = None) -> None:
-    """Raise the KafkaError of a response's error code, unless it is NONE."""
+    """Raise KafkaError if the error code of a response is not NONE. ``message`` replaces the standard message of the
+    code."""
     if code:
         raise KafkaError(ErrorCode(code), message or described(code))
 
@@ -94,7 +99,7 @@ async def described_topic(client: Client, name: str) -> MetadataResponse:
 
 
 def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return the status and the body of the response to a request that failed."""
+    """Return the HTTP status and the JSON body of the response to a request that failed with ``error``."""
     match error:
         case HTTPException():
             return error.status_code, {"error": error.detail}

@@ -48,14 +48,15 @@ _HEADERS: Final = {
 }
 _TYPES: Final = {"html": "text/html; charset=utf-8", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _PREVIEWS: Final = frozenset({"reset"})
-"""POST requests whose preview a read-only console allows, because a preview changes nothing."""
+"""The last parts of the paths of POST requests that a read-only console allows without ``execute``: such a request is a
+preview, and changes nothing."""
 
 Handler = Callable[[ClusterView, ApiRequest], Awaitable[dict[str, Any]]]
 Stream = Callable[[ClusterView, ApiRequest], AsyncIterator[dict[str, Any]]]
 
 
 class Console:
-    """The application, its sessions and its connections. ``close`` closes all of them."""
+    """The application with its sessions and connections. ``close`` ends and closes them."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
@@ -261,7 +262,8 @@ async def _events(session: Session, found: AsyncIterator[dict[str, Any]]) -> Asy
 
 
 def address_of(request: Request) -> str:
-    """Return the network address of the client. An IPv6 client has a whole /64, so these addresses count as one."""
+    """Return the network address that stands for a client: the IP address, or its /64 for IPv6, because an IPv6 client
+    has all addresses of such a network."""
     host = request.client.host if request.client is not None else ""
     try:
         found = ip_address(host)
@@ -277,7 +279,7 @@ def _json(data: dict[str, Any], status: int = 200, headers: Mapping[str, str] | 
 
 
 class _Guarded:
-    """Checks the Host header of every request, and adds the security headers to every response."""
+    """An ASGI wrapper that checks the Host header of every request, and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self._app = app

@@ -14,13 +14,14 @@ _UNITS: Final = {COMPACTION: "bytes", VERIFICATION: "bytes", HEALING: "ranges", 
 
 def shown(works: Iterable[BackgroundWork]) -> list[dict[str, Any]]:
     """Return the work as JSON data, sorted by kind, broker and partition. ``rate`` is the average in units per second,
-    ``remainingMs`` the time that the rest takes at this rate; both are None if unknown."""
+    ``remainingMs`` the time, in milliseconds, that the rest takes at this rate; both are None if unknown."""
     listed = sorted(works, key=lambda one: (one.kind, one.broker_id, one.topic or "", one.partition_index))
     return [_one(work) for work in listed]
 
 
 def recovering(works: Iterable[BackgroundWork]) -> dict[int, str]:
-    """Return, for each broker that is opening its logs, a description of how many logs are open."""
+    """Return, by broker, a text that says how many of its logs are open. Contains only brokers that are still opening
+    their logs."""
     return {one.broker_id: f"{one.done:,} of its {one.total:,} logs are open" for one in works if one.kind == RECOVERY}
 
 

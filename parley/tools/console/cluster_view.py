@@ -40,8 +40,8 @@ _TIMEOUT_S: Final = 15.0
 
 
 async def optional(reading: Awaitable[T], default: T) -> T:
-    """Return data that a page can do without, or ``default`` if the user may not read it or if brokers do
-    not respond."""
+    """Return the result of ``reading``, which a page can do without, or ``default`` if the user may not read it or
+    brokers do not respond."""
     try:
         return await reading
     except (KafkaError, CommandError):
@@ -59,20 +59,22 @@ class ClusterView:
     """A cluster as one user sees it. ``close`` closes its connections."""
 
     def __init__(self, settings: ConsoleSettings, user: str = "", password: str = "") -> None:
-        """Raises ValueError if the security settings are invalid."""
+        """Create a view with its own client. Raises ValueError if the security settings are invalid."""
         self.user = user
         self._settings = settings
         self._security = settings.security(user, password)
         self.client = self.new_client()
         self.history = History()
         self.pace: Pace[tuple[str, int, int | None]] = Pace()
-        """The rates of moves: by topic, partition, and the broker of a move between log directories."""
+        """The progress of moves, by topic, partition, and the broker of a move between log directories (otherwise
+        None)."""
         self.down_since: dict[int, int] = {}
-        """When this console first found a broker with replicas missing, in ms since 1970."""
+        """The time, in ms since 1970, at which this console first found that a broker was down, by broker."""
         self._kept: dict[str, _Kept] = {}
 
     def new_client(self) -> Client:
-        """Return a new client with the user's permissions, for requests that block at a broker."""
+        """Return a new client with the user's permissions, for requests that block at a broker. The caller closes
+        it."""
         return Client(self._settings.bootstrap, client_id="parley-console", security=self._security, timeout=_TIMEOUT_S)
 
     async def close(self) -> None:
@@ -110,7 +112,7 @@ class ClusterView:
         return await self.kept("groups", lambda: list_groups(self.client))
 
     async def reassignments(self) -> dict[TopicPartition, Ongoing]:
-        """Return the reassignments in progress."""
+        """Return the reassignments in progress, by partition."""
 
         async def read() -> dict[TopicPartition, Ongoing]:
             return await ongoing(self.client)
@@ -127,8 +129,8 @@ class ClusterView:
         return await self.kept("directories", read)
 
     async def background_work(self) -> list[BackgroundWork] | None:
-        """Return the compactions, verifications, healings and recoveries of logs in progress on all brokers that
-        respond, or None if no broker reports its work. Raises KafkaError if the user may not see it."""
+        """Return the compactions, verifications, healings and recoveries of logs in progress. Skips brokers that do not
+        respond. Returns None if no broker reports its work. Raises KafkaError if the user may not see it."""
 
         async def of(broker: int) -> list[BackgroundWork] | None:
             try:
@@ -162,7 +164,8 @@ class ClusterView:
         return await self.kept("store_move", read)
 
     async def kept(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the cached result of ``read``, or call it if the result is too old."""
+        """Return the result of ``read``, cached under ``name``. Calls ``read`` if there is no result or it is too
+        old."""
         kept = self._kept.setdefault(name, _Kept())
         async with kept.lock:
             begun = SYSTEM_CLOCK.monotonic()
@@ -173,6 +176,6 @@ class ClusterView:
             return cast("T", kept.value)
 
     def forget(self) -> None:
-        """Clear the cache, after a change."""
+        """Make the next reads query the cluster again. Call this after a change."""
         for kept in self._kept.values():
             kept.until = 0.0

@@ -15,7 +15,7 @@ _DEFAULT: Final = 5
 
 
 async def describe(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return all settings of a topic, a broker or a group."""
+    """Return all settings of a topic, a broker or a group. Sensitive values are left out."""
     found = await configs.describe(view.client, _entity(request), all_settings=True, with_documentation=True)
     return {
         "settings": [
@@ -35,7 +35,8 @@ async def describe(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def change(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Set and remove settings. Body: ``set`` is an object with string values, ``remove`` is a list of names."""
+    """Set and remove settings. Body: ``set`` is an object with string values, ``remove`` is a list of names. Returns
+    the cluster's warnings."""
     body = await request.object()
     wanted, removed = body.get("set", {}), body.get("remove", [])
     if not isinstance(wanted, dict) or not all(isinstance(each, str) for each in [*wanted.values(), *removed]):

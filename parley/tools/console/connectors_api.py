@@ -1,5 +1,5 @@
-"""Connectors of Connect workers: shows their state, and pauses, resumes and restarts them. A mirror of MirrorMaker
-consists of three connectors.
+"""Connectors of Connect workers: the API that shows their state, and pauses, resumes and restarts them. A mirror of
+MirrorMaker consists of three connectors.
 
 Connect has no permissions of individual users: the console is one client of its REST API. The console therefore shows
 connectors only to users with the permission Describe on the Kafka cluster, and changes them only for users with Alter.
@@ -51,7 +51,8 @@ class ConnectorWindow:
             await client.aclose()
 
     async def connectors(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Return the workers, and a page of their connectors. Query: search, troubled, page, size."""
+        """Return the workers, and a page of their connectors with the lag of sinks. Query: search, troubled, page,
+        size. A worker that does not respond has an ``error``."""
         await self._permit(view, Operation.DESCRIBE)
         groups = await asyncio.gather(*(self._group(view, place) for place in range(len(self._urls))))
         found = matching(request, [one for group in groups for one in group["connectors"]], lambda one: one["name"])
@@ -112,7 +113,8 @@ class ConnectorWindow:
         return str(about.get("version", "")), sorted(found.items())[:_CONNECTORS_MAX]
 
     async def _ask(self, place: int, method: str, path: str) -> Any:
-        """Send a request to a worker. Raises HTTPException if the worker does not respond or rejects the request."""
+        """Send a request to the worker at this position, and return the JSON of the response. Raises HTTPException if
+        the worker does not respond or rejects the request."""
         import httpx
 
         assert self._settings is not None
@@ -159,7 +161,7 @@ def _task(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _lags(view: ClusterView, sinks: Sequence[str]) -> dict[str, int]:
-    """Return the lag, in records, of each sink whose group the user may see."""
+    """Return the lag of each sink, in records, by name. Omits sinks whose group the user may not see."""
     groups = {one.name for one in await view.groups()}
     names = [f"{_GROUP}{name}" for name in sinks if f"{_GROUP}{name}" in groups]
     if not names:

@@ -48,7 +48,8 @@ class StoreWindow:
             await backend.close()
 
     async def opened(self) -> Backend:
-        """Return the open store. Raises HTTPException (404) if the console has no store, or an error of the store."""
+        """Return the store, which the first call opens. Raises HTTPException (404) if the console has none;
+        CoordinationError or TimeoutError if it cannot be opened."""
         if self._store is None:
             raise HTTPException(404, "The console has no store: start it with --config or --coordination-url.")
         async with self._opening:
@@ -58,7 +59,8 @@ class StoreWindow:
             return self._backend
 
     async def overview(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Return the store in charge, the latest move, and the content of the store."""
+        """Return the latest move, and the state of the store if the console has its URL. If the store does not respond,
+        ``storeError`` says so."""
         move = await _state_of_move(view)
         found: dict[str, Any] = {"isParley": move is not None, "move": None, "store": None}
         if move is None:
@@ -83,7 +85,8 @@ class StoreWindow:
         return (await status_of(backend, self._store[0])).as_data()
 
     async def tree(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Return one level of the keys below a prefix. Query: prefix, after."""
+        """Return the next level of keys below a prefix, with masked secrets. Query: prefix, after (the ``after`` of the
+        previous response), limit."""
         if await _state_of_move(view) is None:  # this also checks the permission to see the store
             raise HTTPException(404, "The brokers are not Parley's: they have no coordination store.")
         backend = await self.opened()
@@ -111,7 +114,8 @@ class StoreWindow:
         return {"prefix": prefix, "children": children, "after": after}
 
     async def move(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Start a move to the store at ``url``, or abort the move in progress if ``abort`` is true."""
+        """Start a move to the store at ``url``, or abort the move in progress if ``abort`` is true. Returns the state
+        of the move."""
         body = await request.object()
         if body.get("abort") is True:
             change = MigrateCoordinationRequest(action=ABORT)

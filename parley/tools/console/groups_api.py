@@ -29,7 +29,8 @@ async def groups(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def group(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a group with its members and the lag of each partition."""
+    """Return a group with its members and the lag of each partition. Raises HTTPException (404) if it does not
+    exist."""
     name = request.path_params["name"]
     found = await every_type.describe(view.client, [name], with_offsets=True, timeout_ms=TIMEOUT_MS)
     if found.share:
@@ -44,7 +45,8 @@ async def group(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def reset_offsets(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Plan new offsets, and commit them with ``execute``. Body: target, value, topics (``topic`` or ``topic:0,1``)."""
+    """Find new offsets for a group, and commit them only if ``execute`` is true. Body: target, value, topics (``topic``
+    or ``topic:0,1``), execute."""
     name, body = request.path_params["name"], await request.object()
     kind = text_of(body, "target")
     if kind not in _TARGETS:

@@ -19,7 +19,7 @@ NONE_RECOVERING: Final[Mapping[int, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence about the cluster, and what to do about it."""
+    """A sentence about the health of a cluster, its level, and advice."""
 
     level: str
     text: str
@@ -49,8 +49,8 @@ def findings(
 ) -> list[Finding]:
     """Return the problems of the cluster, the most severe first, or a finding that all is well.
 
-    ``disks`` are the broker, path, size and free bytes of each volume; ``down_since`` is in ms since 1970;
-    ``recovering`` are the brokers that are opening their logs, and how many of them are open, in words.
+    ``disks`` are the broker, path, size and free bytes of each volume. ``down_since`` is in ms since 1970, by broker.
+    ``recovering`` describes, by broker, how many logs of a broker that is opening its logs are open.
     """
     listed = list(partitions)
     found = [

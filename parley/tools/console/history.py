@@ -42,7 +42,7 @@ class OlderSamples(Protocol):
 
 
 class History:
-    """The samples, and a way to wait for the next one."""
+    """The samples of a cluster. Callers can wait for the next one."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
@@ -51,23 +51,24 @@ class History:
         self.count = 0
         """The number of samples added so far."""
         self.begun = asyncio.Event()
-        """Set when the samples from before this console's start are loaded, or cannot be read."""
+        """Set when the stored samples, from before this console's start, are loaded or could not be read."""
 
     async def begin(self, kept: OlderSamples | None, now_ms: int) -> None:
-        """Load the stored samples of the last hour, and store all new samples, too. If ``kept`` is None, samples are
-        kept in memory only."""
+        """Load the stored samples of the last hour, and store all later samples as well. If ``kept`` is None, samples
+        are kept in memory only."""
         self._kept = kept
         if kept is not None:
             self._samples.extend(await asyncio.to_thread(kept.last_hour, now_ms))
         self.begun.set()
 
     async def minutes(self, since_ms: int) -> list[dict[str, Any]]:
-        """Return the averages of each minute since this time, oldest first; empty if no samples are stored."""
+        """Return the averages of each minute since this time, oldest first. Returns none if samples are kept in memory
+        only."""
         found = [] if self._kept is None else await asyncio.to_thread(self._kept.minutes, since_ms)
         return [asdict(one) for one in found]
 
     async def add(self, sample: Sample) -> None:
-        """Add a sample, and wake all waiters."""
+        """Add a sample, and wake the callers of ``after``."""
         if self._kept is not None:
             await asyncio.to_thread(self._kept.add, sample)
         async with self._changed:
@@ -76,7 +77,7 @@ class History:
             self._changed.notify_all()
 
     async def after(self, count: int) -> Sample:
-        """Wait until more than ``count`` samples have been added, and return the latest."""
+        """Wait until more than ``count`` samples have been added in total, and return the latest."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.count > count)
             return self._samples[-1]

@@ -29,8 +29,9 @@ async def loads(view: ClusterView) -> list[dict[str, Any]]:
 
 
 def shown(records: Iterable[Record], now_ms: int) -> list[dict[str, Any]]:
-    """Return the loads that these records show, the latest first. ``rate`` is per second, ``remainingMs`` the time that
-    the rest takes at this rate; both are None if unknown, or if the load is not running."""
+    """Return the loads whose progress these records report, the latest first. ``rate`` is in records per second,
+    ``remainingMs`` the time that the rest takes at this rate; both are None if unknown, or if the load is not
+    running."""
     by_load: dict[str, list[LoadProgress]] = {}
     for one in records:
         try:

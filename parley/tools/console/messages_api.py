@@ -27,8 +27,8 @@ from parley.tools.console.record_values import SeenRecord
 LIMIT_MAX: Final = 500
 SCANNED_MAX: Final = 100_000
 SCAN_S: Final = 5.0
-"""The time, in seconds, after which a search ends. It examines at least ``LIMIT_MAX`` records of what it has fetched,
-because finding the first of them inside a large batch can take this long."""
+"""The time, in seconds, after which a search ends. The search nevertheless examines at least ``LIMIT_MAX`` records,
+because decoding the beginning of a large batch can take this long."""
 _LEADER_S: Final = 5.0
 _LEADER_POLL_S: Final = 0.1
 _NOT_WRITTEN: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -39,7 +39,8 @@ _TAIL_AT_ONCE: Final = 200
 
 
 class RecordWindow:
-    """The records of topics, decoded with schemas if the console has any. ``close`` cancels the schema look-ups."""
+    """The API for the records of topics. It decodes them with schemas if the console has any. ``close`` cancels the
+    schema look-ups."""
 
     def __init__(self, schemas: SchemaSettings | None) -> None:
         self._schemas = None if schemas is None else RecordSchemas(schemas)
@@ -50,7 +51,11 @@ class RecordWindow:
             await self._schemas.close()
 
     async def browse(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Return records of a topic. Query: from (earliest, latest, offset, time), value, partition, limit, filter."""
+        """Return records of a topic, and where a search may continue. Query: from (earliest, latest, offset, time),
+        value, partition, limit, filter.
+
+        ``complete`` is False if the search ended at a limit. Raises BadFilter, HTTPException (400) or KafkaError.
+        """
         name = request.path_params["name"]
         limit = number(request, "limit", 50, 1, LIMIT_MAX)
         wanted = _filter_of(request)
@@ -81,7 +86,8 @@ class RecordWindow:
         }
 
     async def tail(self, view: ClusterView, request: ApiRequest) -> AsyncIterator[dict[str, Any]]:
-        """Yield new records as they are produced. Query: partition, filter."""
+        """Yield new records as they are produced. Query: partition, filter. Never ends. If more records arrive at once
+        than are shown, ``skipped`` counts the others."""
         name = request.path_params["name"]
         wanted = _filter_of(request)
         client = view.new_client()
@@ -104,7 +110,8 @@ class RecordWindow:
     async def _passing(
         self, topic: str, fetched: AsyncIterator[tuple[int, list[Record]]], wanted: RecordFilter | None
     ) -> AsyncIterator[tuple[int, Record, dict[str, Any] | None]]:
-        """Yield each record with its data for the browser, or with None if the filter rejects it."""
+        """Yield the partition of each fetched record, the record, and its data for the browser, or None if the filter
+        rejects it."""
         time_slice = TimeSlice()
         async for index, piece in fetched:
             if self._schemas is not None:
@@ -125,7 +132,8 @@ def _filter_of(request: ApiRequest) -> RecordFilter | None:
 
 
 async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> Scan:
-    """Find the start offset of each partition. Raises HTTPException (400) and KafkaError."""
+    """Find the start and end offset of each partition for a request. Raises HTTPException (400) for a wrong query, and
+    KafkaError if the topic cannot be read."""
     led = led_by((await described_topic(client, name)).topics)
     chosen = number(request, "partition", -1, -1)
     if chosen >= 0:

@@ -23,7 +23,8 @@ _READ_MAX: Final = 1000
 _RATE_MS: Final = 30_000
 _SILENT_MS: Final = 10_000
 _SILENT_BEATS: Final = 3
-"""A flow is silent after ``_SILENT_MS``, and after three times the longest interval between its heartbeats."""
+"""A flow is silent if its last heartbeat is older than both ``_SILENT_MS`` and this many times the longest interval
+between its heartbeats."""
 
 
 async def flows(view: ClusterView) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ async def flows(view: ClusterView) -> list[dict[str, Any]]:
 
 
 def shown(records: Iterable[Record], now_ms: int) -> list[dict[str, Any]]:
-    """Return the flows that these heartbeats show, sorted. ``rate`` is in records per second, ``remainingMs`` the time
+    """Return the flows whose heartbeats these are, sorted. ``rate`` is in records per second, ``remainingMs`` the time
     that the rest takes at this rate; both are None if unknown."""
     by_flow: dict[tuple[str, str], list[Heartbeat]] = {}
     for one in records:
@@ -66,8 +67,8 @@ def _flow(beats: Sequence[Heartbeat], now_ms: int) -> dict[str, Any]:
 
 
 def _rate(beats: Sequence[Heartbeat]) -> float | None:
-    """Return the records per second during the last half minute, or since the mirror's start if that was later. None
-    if unknown."""
+    """Return the records per second during the last half minute, or since the mirror's start if that was later. Returns
+    None if that is unknown."""
     last = first = beats[-1]
     for one in reversed(beats):
         if last.progress is None or one.progress is None or first.progress is None:

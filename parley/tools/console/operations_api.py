@@ -22,8 +22,8 @@ _HANGING_TIMES: Final = 2
 
 
 async def transactions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a page of the transactional ids; open transactions with their age and partitions. Query: search, open,
-    page, size."""
+    """Return a page of the transactional ids, open transactions first and with their age and partitions. Query: search,
+    open, page, size."""
     found = matching(
         request,
         await view.kept("transactions", lambda: list_transactions(view.client)),
@@ -62,7 +62,7 @@ async def features(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the log directories of each broker, with the largest partitions in them."""
+    """Return a page of the brokers' log directories, with the largest partitions in each."""
     found = await view.directories()
     items = [
         {
@@ -89,9 +89,11 @@ async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the reassignments and moves between log directories in progress, with the remaining bytes, the background
-    work of the brokers (None if they do not report it), the loads, and the mirrors into this cluster. ``rate`` is per
-    second, None if unknown."""
+    """Return the work in progress: reassignments and moves between log directories with the remaining bytes, the
+    brokers' background work, loads, and mirrors into this cluster.
+
+    ``rate`` is per second. It is None if unknown. The background work is None if no broker reports it.
+    """
     moving = await view.reassignments()
     sizes: dict[_Replica, int] = {}
     between: list[dict[str, Any]] = []

@@ -20,11 +20,12 @@ from parley.tools.console.health import PartitionState, as_data, findings
 _HOUR_MS: Final = 3_600_000
 _RANGES_MS: Final = {"hour": _HOUR_MS, "day": 24 * _HOUR_MS, "week": 7 * 24 * _HOUR_MS}
 _BEGUN_S: Final = 0.5
-"""The time for which a response waits for the samples from before the console's start."""
+"""The time, in seconds, for which a response waits for the samples from before the console's start."""
 
 
 async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return an overview of the cluster."""
+    """Return the brokers, the controller, the numbers of topics and partitions, and the findings about the cluster's
+    health."""
     metadata, cluster = await view.metadata(), await view.cluster()
     fenced = {one.broker_id for one in cluster.brokers if one.is_fenced}
     alive = frozenset(one.node_id for one in metadata.brokers) - fenced
@@ -84,8 +85,8 @@ def _note_absences(view: ClusterView, absent: set[int], alive: frozenset[int]) -
 
 
 async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, int, int]]]:
-    """Return the path, size, free and used bytes of each broker's log directories; empty if the user may not read
-    them."""
+    """Return the log directories of each broker as path, size, free bytes and used bytes. Returns none if the user may
+    not read them."""
     found = await optional(view.directories(), {})
     return {
         broker: [
@@ -102,8 +103,8 @@ async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, i
 
 
 async def history(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the samples of the last hour, or the averages of each minute of a longer time. Query: range (hour, day or
-    week). Raises HTTPException (400)."""
+    """Return the samples of the last hour, or the averages of each minute of the last day or week. Query: range (hour,
+    day or week). Raises HTTPException (400) for any other range."""
     wanted = request.query_params.get("range", "hour")
     if wanted not in _RANGES_MS:
         raise HTTPException(400, f"range must be one of {', '.join(_RANGES_MS)}")
@@ -116,7 +117,7 @@ async def history(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def live(view: ClusterView) -> AsyncIterator[dict[str, Any]]:
-    """Yield each new sample."""
+    """Yield each new sample. Never ends."""
     count = view.history.count
     while True:
         sample = await view.history.after(count)

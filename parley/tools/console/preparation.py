@@ -31,7 +31,7 @@ _CONNECT: Final = "connect."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The requested settings of a console."""
+    """The settings of a console as the operator gave them."""
 
     bootstrap: str
     listen: str
@@ -60,7 +60,8 @@ class Prepared:
 
 
 def prepared(wanted: Wanted) -> Prepared:
-    """Check the requested settings, and read the files that they name. Blocks. Raises ``CommandError``."""
+    """Check the requested settings, and read the files that they name. Blocks. Raises ``CommandError`` if a setting, a
+    file or a library is missing or wrong."""
     with requires_library("The console", how_to_install("console")):
         from parley.pipeline.service.errors import ServiceError
         from parley.pipeline.service.server import parse_listeners

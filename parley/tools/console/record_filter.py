@@ -33,14 +33,14 @@ _FUNCTIONS: Final = ("contains", "startswith", "endswith", "matches")
 
 
 class BadFilter(ValueError):
-    """The expression is invalid. The text is the reason."""
+    """Raised if the expression is invalid. The text is the reason."""
 
 
 class RecordFilter:
     """A parsed expression. ``passes`` returns False for records on which it fails, such as 1 < "a"."""
 
     def __init__(self, text: str) -> None:
-        """Parse an expression. Raises BadFilter."""
+        """Parse an expression. Raises BadFilter if it is invalid or not allowed."""
         if len(text) > LENGTH_MAX:
             raise BadFilter(f"a filter has at most {LENGTH_MAX} characters")
         try:
@@ -53,7 +53,8 @@ class RecordFilter:
         self._check(self._tree)
 
     def passes(self, names: Mapping[str, Any]) -> bool:
-        """Return True if the expression holds for a record."""
+        """Return True if the expression holds for a record, given as the values of ``NAMES``. Returns False if it
+        fails."""
         try:
             return bool(self._value(self._tree, names))
         except (TypeError, KeyError, IndexError, AttributeError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """Read records of a topic's partitions, for the pages that show them.
 
-A batch may contain a million records. So records are decoded in pieces, when they are wanted, and others get their turn
-in between. Only decompression handles a whole batch, so it runs in a thread.
+A batch may contain a million records. Therefore records are decoded in pieces, when they are needed, and other requests
+continue in between. Only decompression handles a whole batch, so it runs in a thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _OFFSET_MAX: Final = 2**63 - 1
 _FETCH_BYTES: Final = 1024 * 1024
 _PIECE_RECORDS: Final = 500
 _SMALL_BYTES: Final = 1024
-"""The size up to which a batch is decompressed in the event loop. Its records can have up to about 32 MiB."""
+"""The size up to which a batch is decompressed in the event loop. Decompressed, such a batch has at most about 32
+MiB."""
 
 
 @dataclass(slots=True)
@@ -43,13 +44,13 @@ class Scan:
 
 
 class TimeSlice:
-    """Lets other requests continue while a long task works in the event loop."""
+    """The time for which a long task may work in the event loop before other requests continue."""
 
     def __init__(self) -> None:
         self._begun = SYSTEM_CLOCK.monotonic()
 
     async def end_if_used(self) -> None:
-        """Let others continue if this task has worked for ``TURN_S``."""
+        """Let other requests continue if this task has worked for ``TURN_S``."""
         if SYSTEM_CLOCK.monotonic() - self._begun >= TURN_S:
             await asyncio.sleep(0)
             self._begun = SYSTEM_CLOCK.monotonic()
@@ -60,7 +61,9 @@ async def fetch(
 ) -> AsyncIterator[tuple[int, list[Record]]]:
     """Fetch the next records of the partitions, some from each, and yield them in pieces with their partition.
 
-    The caller advances ``scan.at`` over the records that it has used, if it may stop inside a batch.
+    ``at`` has the fetch offsets. ``scan.at`` advances over each batch that was yielded completely. A caller that may
+    stop inside a batch advances it over the records that it has used. Waits for records for at most ``wait_ms``. Raises
+    KafkaError if a partition cannot be read.
     """
     by_node: dict[int, dict[int, int]] = {}
     for index, offset in at.items():
@@ -99,7 +102,8 @@ async def _fetch_from(client: Client, node: int, name: str, at: Mapping[int, int
 
 
 async def _records(data: Any, scan: Scan, index: int, time_slice: TimeSlice) -> AsyncIterator[list[Record]]:
-    """Yield pieces of complete batches, from the position to the end. The position passes each batch that was used."""
+    """Yield the records of complete batches in pieces, from the position in ``scan`` to its end. Advances the position
+    over each batch that was used. Raises KafkaError (CORRUPT_MESSAGE) if a batch is damaged."""
     begin, end, pos = scan.at[index], scan.ends.get(index, _OFFSET_MAX), 0
     while pos + HEADER_SIZE <= len(data):
         await time_slice.end_if_used()
@@ -125,7 +129,8 @@ async def _records(data: Any, scan: Scan, index: int, time_slice: TimeSlice) -> 
 
 
 def _pieces(data: Any, pos: int, begin: int, end: int) -> Iterator[list[Record]]:
-    """Yield the records of a batch in this range of offsets. A piece whose records are all below it is empty."""
+    """Yield the records of a batch in this range of offsets, in pieces. A piece is empty if all its records are below
+    the range."""
     found = records(data, pos)
     while piece := list(islice(found, _PIECE_RECORDS)):
         yield [one for one in piece if begin <= one.offset < end]

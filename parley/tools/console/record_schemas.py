@@ -51,7 +51,8 @@ class SchemaSettings:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded value as JSON data and the name of its schema, or the reason why the value cannot be decoded."""
+    """A decoded value as JSON data, with the name of its schema. If ``problem`` is not empty, it says why the value
+    cannot be decoded."""
 
     schema: str
     value: Any = None
@@ -71,7 +72,7 @@ class _Known:
 
 
 class RecordSchemas:
-    """Decodes keys and values. ``close`` ends the look-ups."""
+    """The decoder of keys and values, with a cache of the registry's schemas. ``close`` ends the look-ups."""
 
     def __init__(self, settings: SchemaSettings) -> None:
         self._settings = settings
@@ -87,7 +88,8 @@ class RecordSchemas:
         await asyncio.gather(*(one.lookup for one in self._known.values() if one.lookup), return_exceptions=True)
 
     async def look_up(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Look up the schemas of these keys and values, and wait for at most ``WAIT_S``."""
+        """Look up the registry's schemas of these keys and values, and wait for at most ``WAIT_S``. Failures are
+        reported by ``decode``."""
         if self._settings.registry is None:
             return
         now = SYSTEM_CLOCK.monotonic()
@@ -109,7 +111,8 @@ class RecordSchemas:
                 self._leave_alone(f"The schema registry has not responded for {WAIT_S:g} s.")
 
     def decode(self, topic: str, data: bytes | None, *, is_key: bool) -> Decoded | None:
-        """Return the decoded key or value; None if no schema is known for it."""
+        """Return the decoded key or value, or why it cannot be decoded. Returns None if it names no schema. Call
+        ``look_up`` before."""
         if data is None:
             return None
         if (file := self._settings.files.get((topic, is_key))) is not None:

@@ -26,7 +26,7 @@ class SeenRecord:
     value: Decoded | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """Return the record for the browser."""
+        """Return the record as JSON data for the browser."""
         return {
             "partition": self.partition,
             "offset": self.record.offset,
@@ -37,7 +37,7 @@ class SeenRecord:
         }
 
     def names(self) -> dict[str, Any]:
-        """Return the names that a filter's expression can use."""
+        """Return the values of the names that a filter's expression can use."""
         value = shown(self.record.value, self.value)
         return {
             "key": _plain(shown(self.record.key, self.key), self.key),
@@ -51,8 +51,8 @@ class SeenRecord:
 
 
 def shown(data: bytes | None, decoded: Decoded | None = None) -> dict[str, Any]:
-    """Return bytes as a browser can show them: decoded, as JSON, as text, or otherwise as base64. They are truncated if
-    they are long."""
+    """Return bytes as JSON data for the browser: decoded, as JSON, as text, or otherwise as base64. Only the first
+    ``SHOWN_BYTES`` are shown; ``cut`` then says so."""
     if data is None:
         return {"kind": "null", "bytes": 0}
     if decoded is not None:

@@ -62,7 +62,7 @@ class SampleFile:
 
     def add(self, sample: Sample) -> None:
         """Add a sample. The first sample of a minute also adds the averages of the minutes before it, and deletes data
-        that is too old."""
+        that is too old. If that fails, logs a warning once."""
         minute = sample.at_ms // _MINUTE_MS
         try:
             with closing(self._open()) as database, database:

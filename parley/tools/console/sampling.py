@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 async def sample_forever(view: ClusterView, folder: Path | None) -> None:
-    """Add a sample to the view's history every ``PERIOD_S``, or less often if the cluster is slow to read. The samples
-    are kept in ``folder``, if there is one."""
+    """Add a sample to the view's history every ``PERIOD_S``, or less often if the cluster is slow to read. Stores the
+    samples in ``folder``, if there is one. Never ends: cancel it."""
     before: tuple[float, dict[TopicPartition, int]] | None = None
     isr: dict[TopicPartition, frozenset[int]] = {}
     while True:

@@ -18,15 +18,16 @@ _PEM_FILES: Final = {
     "ssl.truststore.location": ("ssl.ca.location",),
     "ssl.keystore.location": ("ssl.certificate.location", "ssl.key.location"),
 }
-"""The files of Confluent's Java client, and the same files in its Python client."""
+"""The names of the files of Confluent's Java client, and the names of the same files in its Python client."""
 
 
 def schema_settings(
     url: str | None, properties: Mapping[str, str], values: Sequence[str], keys: Sequence[str]
 ) -> SchemaSettings | None:
-    """Return the settings; None if there are no schemas. ``values`` and ``keys`` are texts ``TOPIC=FILE``. Blocks.
+    """Return the sources of schemas, or None if none is given. ``properties`` contain ``schema.registry.*``. ``values``
+    and ``keys`` are texts ``TOPIC=FILE``. Blocks.
 
-    Raises ValueError.
+    Raises ValueError if a setting or a schema is invalid, or a file cannot be read.
     """
     given = {name.removeprefix(PREFIX): value for name, value in properties.items() if name.startswith(PREFIX)}
     if url is not None:
@@ -41,7 +42,8 @@ def schema_settings(
 
 
 def _in_python(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings with the names of Confluent's Python client. Raises ValueError."""
+    """Return the settings with the names of Confluent's Python client. Raises ValueError for a store that is not in PEM
+    format."""
     found = dict(given)
     for java, names in _PEM_FILES.items():
         kind = found.pop(java.replace("location", "type"), "JKS")

@@ -13,7 +13,8 @@ _IF_TAKEN = "Is another console running? Give this one another address: --listen
 
 
 async def run_console(plan: Prepared, stopping: asyncio.Event, ready: Callable[[str], None]) -> None:
-    """Serve until ``stopping`` is set. Calls ``ready`` with the URL. Raises ServiceError if the address is in use."""
+    """Serve until ``stopping`` is set. Calls ``ready`` with the URL when it serves. Raises ServiceError if the address
+    is in use."""
     console = Console(plan.settings)
     try:
         async with RestServer(plan.listeners, plan.tls, if_taken=_IF_TAKEN) as server:

@@ -2,10 +2,10 @@
 
 If no login is required, all sessions share one view. A session ends when it has not been used for ``IDLE_S`` and has no
 live stream. If a login is required, the console does not store the sessions of visitors who have not logged in: it
-recognises their cookies by a seal. So visitors, however many, cannot end the sessions of users.
+recognizes their cookies by a signature. Therefore a large number of visitors cannot end the sessions of users.
 
 Only a few logins are tried at a time, and each failure is delayed, so that guessing passwords takes time. A login that
-is delayed occupies a place of its address, but does not keep logins from other addresses waiting.
+is delayed counts towards the limit of its address, but does not keep logins from other addresses waiting.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ USER_SESSIONS_MAX: Final = 10
 STREAMS_MAX: Final = 8
 """The maximum number of live streams of a session. Each stream may hold connections to brokers."""
 ADDRESS_LOGINS_MAX: Final = 8
-"""The maximum number of logins of an address that wait, are tried, or have failed and are delayed."""
+"""The maximum number of logins in progress from one address: waiting, being tried, or delayed after a failure."""
 LOGINS_MAX: Final = 64
-"""The same of all addresses."""
+"""The maximum number of logins in progress from all addresses together."""
 _LOGINS_AT_ONCE: Final = 4
 _REFUSAL_DELAY_S: Final = 1.0
 _RETRY_S: Final = 1
@@ -74,7 +74,8 @@ class Sessions:
             self._shared_view()
 
     def find(self, cookie: str | None) -> Session | None:
-        """Return the session of a cookie, or None if it does not exist or has expired."""
+        """Return the session of a cookie, and note that it was used. Returns None if the session does not exist or has
+        expired."""
         session = self._sessions.get(cookie or "")
         if session is None or _is_expired(session):
             return self._recognised(cookie or "")
@@ -105,7 +106,7 @@ class Sessions:
         return new
 
     async def end(self, session: Session) -> None:
-        """Forget a session and close the connections of its user."""
+        """Forget a session, stop its samples, and close the connections of its user."""
         self._sessions.pop(session.id, None)
         await _cancel(session.sampler)
         if session.view is not None and session.view is not self._shared:
@@ -120,7 +121,8 @@ class Sessions:
             await self._shared.close()
 
     def _recognised(self, cookie: str) -> Session | None:
-        """Return the session of a visitor whose cookie has this console's seal."""
+        """Return the session of a visitor who has not logged in, if the cookie has this console's signature, otherwise
+        None."""
         nonce, _, seal = cookie.partition(".")
         return self._visit(nonce) if hmac.compare_digest(seal.encode(), self._seal(nonce).encode()) else None
 
@@ -144,8 +146,8 @@ class Sessions:
         return view
 
     async def _kept(self, view: ClusterView) -> Session:
-        """Keep a new session with a view. If its user has too many sessions, or there are too many, the least recently
-        used of them ends."""
+        """Store a new session with this view. If its user, or the console, has too many sessions, the least recently
+        used one ends."""
         await self._expire()
         while (surplus := self._surplus(view)) is not None:
             await self.end(surplus)

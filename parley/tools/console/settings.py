@@ -22,7 +22,7 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True, slots=True)
 class ConnectSettings:
-    """The Connect workers of a console: a URL for each group of workers, and the console's login."""
+    """The Connect workers of a console: one URL for each group of workers, and the console's login."""
 
     urls: tuple[str, ...] = field(repr=False)
     tls: ssl.SSLContext | None = None
@@ -63,7 +63,8 @@ class ConsoleSettings:
         return self.properties.get("sasl.mechanism", "SCRAM-SHA-512")
 
     def security(self, user: str = "", password: str = "") -> ClientSecurity:
-        """Return the security settings of a user's connections. Raises ValueError if they are invalid."""
+        """Return the security settings of a user's connections. The name and the password are ignored if no login is
+        required. Raises ValueError if the settings are invalid."""
         if not self.needs_login:
             return client_security(self.properties) if self.properties else PLAINTEXT
         module = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"

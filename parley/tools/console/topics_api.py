@@ -61,7 +61,7 @@ def _troubles(topic: Any) -> bool:
 
 
 async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a topic with its partitions: leader, replicas, ISR, offsets, and, if the user may read them, sizes."""
+    """Return a topic with its partitions: leader, replicas, ISR, offsets, and sizes if the user may read them."""
     name = request.path_params["name"]
     answer = await described_topic(view.client, name)
     found = answer.topics[0]
@@ -103,7 +103,7 @@ async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
-    """Return the size of the largest replica of each partition, in bytes."""
+    """Return the size of the largest replica of each partition, in bytes. Returns none if the user may not read it."""
     sizes: dict[int, int] = {}
     for each in (await optional(view.directories(), {})).values():
         for directory in each:
@@ -115,7 +115,8 @@ async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
 
 
 async def create(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Create a topic. Body: name, partitions and replicas (-1: the cluster's default), configs."""
+    """Create a topic. Body: name, partitions and replicas (-1: the cluster's default), configs (an object with string
+    values)."""
     body = await request.object()
     configs = body.get("configs", {})
     if not isinstance(configs, dict) or not all(isinstance(value, str) for value in configs.values()):
@@ -137,7 +138,7 @@ async def delete(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def add_partitions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Add partitions. ``count`` is the new total number."""
+    """Add partitions to a topic. Body: ``count`` is the new total number."""
     name, body = request.path_params["name"], await request.object()
     growth = changing.Growth(integer_of(body, "count"), None)
     await changing.alter(view.client, re.escape(name), growth, if_exists=False)
@@ -146,7 +147,7 @@ async def add_partitions(view: ClusterView, request: ApiRequest) -> dict[str, An
 
 
 async def remove_records(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Delete the records of a partition before an offset (-1: all records)."""
+    """Delete the records of a partition before an offset. Body: partition, offset (-1: all records)."""
     name, body = request.path_params["name"], await request.object()
     where = name, integer_of(body, "partition")
     results = await delete_records.delete(view.client, {where: integer_of(body, "offset")})

@@ -11,7 +11,7 @@ from parley.tools.plurals import plural
 
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 THROTTLED_HARD_S: Final = 1.0
-"""A client is throttled hard if its responses were delayed by at least this time on average."""
+"""The lowest average delay of responses, in seconds, at which a client counts as heavily throttled."""
 
 
 def stuck_groups(cluster: Cluster) -> Iterator[Seen]:
@@ -78,7 +78,7 @@ def hanging(cluster: Cluster) -> Iterator[Seen]:
 
 
 def throttled(cluster: Cluster) -> Iterator[Seen]:
-    """Find clients whose responses quotas delay for a long time."""
+    """Find clients whose responses quotas delay by at least ``THROTTLED_HARD_S`` on average."""
     for broker in cluster.brokers:
         if broker.metrics is None:
             continue

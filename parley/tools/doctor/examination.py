@@ -23,7 +23,8 @@ _BY_FILE: Final = "To examine a broker that does not start, on its machine: parl
 
 
 def snapshot(request: Request) -> Cluster:
-    """Take the snapshot of a cluster. Raises ``CommandError`` if no broker responds."""
+    """Take the snapshot of a cluster. Raises ``CommandError`` if no broker describes the cluster in time. If the reason
+    is that the brokers' certificates have expired, returns a snapshot that contains only this."""
 
     async def take(client: Client) -> Cluster:
         return await Gathering(client, request).cluster()
@@ -41,7 +42,8 @@ def snapshot(request: Request) -> Cluster:
 
 
 def diagnosed(found: Cluster) -> Diagnosis:
-    """Apply the checks to a cluster."""
+    """Apply the checks to the snapshot of a cluster. Leaves out the checks that only apply to Parley if the brokers are
+    Kafka's."""
     if found.cluster_id is None and not found.brokers:
         return diagnose(CHECKS, found, "Cluster: this client rejects its brokers' certificates")
     kind = "Parley" if found.is_parley else "Apache Kafka"
@@ -62,7 +64,8 @@ def diagnosed(found: Cluster) -> Diagnosis:
 
 
 def examine_file(path: Path, progress: Callable[[str], None], limit_s: float) -> Diagnosis:
-    """Examine a broker's properties file and this machine. Raises ``CommandError`` if the file cannot be read."""
+    """Examine a broker's properties file and this machine within ``limit_s`` seconds. Raises ``CommandError`` if the
+    file cannot be read."""
     return diagnosed_machine(asyncio.run(machine_of(path, progress, limit_s)))
 
 

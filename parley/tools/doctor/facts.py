@@ -16,7 +16,7 @@ from parley.broker.metadata.terms import NO_TERM, Term
 from parley.protocol.topic_partition import TopicPartition
 
 OF_STORE: Final = "coordination store: "
-"""The beginning of the problem of a broker whose coordination store does not respond."""
+"""The start of a broker's problem that says that its coordination store does not respond."""
 
 
 class Part(Enum):
@@ -70,7 +70,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The metrics of a broker: samples by name, each with its labels. ``clock_ahead_s`` is None if unknown."""
+    """The metrics of a broker: by name, the samples as labels and value. ``clock_ahead_s`` is None if unknown."""
 
     address: str
     samples: Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -94,7 +94,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as the cluster describes it, and its own responses."""
+    """A broker as the cluster describes it, with its own responses."""
 
     id: int
     host: str
@@ -112,7 +112,7 @@ class Broker:
     directories: Sequence[Directory] | None = None
     metrics: Metrics | None = None
     host_label: str | None = None
-    """The label of its machine; None if it counts as a machine by itself."""
+    """The label of the host on which it runs. Without a label (None), it counts as a host by itself."""
 
     @property
     def address(self) -> str:
@@ -127,7 +127,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition and its brokers, the preferred leader first. ``leader`` is -1 if there is no leader."""
+    """A partition and its replicas, the preferred leader first. ``leader`` is -1 if there is no leader."""
 
     topic: str
     index: int
@@ -143,7 +143,8 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class GroupSample:
-    """The state of a group at a moment. ``lags`` contains the partitions that have a committed offset and a leader."""
+    """The state of a group at a moment. ``lags`` has the lag in records of each partition that has a committed offset
+    and a leader."""
 
     state: str
     members: int
@@ -153,7 +154,8 @@ class GroupSample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group with a lag, sampled twice. ``last`` is None if the group no longer existed at the second sample."""
+    """A group that may have a problem, sampled twice. ``last`` is None if the group no longer existed at the second
+    sample."""
 
     name: str
     first: GroupSample
@@ -210,10 +212,10 @@ class Store:
     members: Mapping[int, Sequence[str]] = field(default_factory=dict)
     open_s: float = 0.0
     read_s: float = 0.0
-    """The median time of a read."""
+    """The median time of a read, in seconds."""
     clock_ahead_s: float | None = None
-    """How far the clock of the store's server is ahead of this machine's clock; None if the store does not report its
-    time."""
+    """How many seconds the clock of the store's server is ahead of this machine's clock, or None if the store does not
+    report its time."""
     registered: Mapping[int, int] = field(default_factory=dict)
     """How many log directories each registered broker had when it last joined."""
     terms: Sequence[Term] = ()
@@ -235,7 +237,7 @@ class Cluster:
     brokers: Sequence[Broker]
     partitions: Sequence[Partition]
     interval_s: float = 0.0
-    """The time between the two samples of groups and reassignments."""
+    """The time between the two samples of groups and reassignments, in seconds."""
     min_isr: Mapping[str, int] = field(default_factory=dict)
     """``min.insync.replicas`` of each topic with replicas out of sync."""
     groups: Sequence[Group] | None = None
@@ -252,7 +254,7 @@ class Cluster:
         return [each for each in self.brokers if each.metrics is not None and each.metrics.store_outage]
 
     def broker(self, id_: int) -> Broker | None:
-        """Return the broker with this id, or None if the cluster does not list it."""
+        """Return the broker with this id, or None if the cluster does not know it."""
         return next((each for each in self.brokers if each.id == id_), None)
 
     def runs(self, id_: int) -> bool:
@@ -284,8 +286,8 @@ class Process:
 class Listener:
     """A listener in the file, or ``metrics.listener``. ``key`` is the setting that contains its address.
 
-    ``error`` is why the address cannot be bound. ``holder`` is the process that uses it, if this user may see the
-    process.
+    ``error`` says why the address cannot be bound, or is empty. ``holder`` is the process that uses it, if this user
+    may see the process.
     """
 
     key: str
@@ -311,7 +313,7 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A log directory on this machine. ``error`` is why it cannot be used."""
+    """A log directory on this machine. ``error`` says why it cannot be used, or is empty."""
 
     path: str
     exists: bool = True

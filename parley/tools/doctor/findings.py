@@ -39,7 +39,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row of the table of checks. ``needs`` are the parts that the check requires; ``next`` is what to do.
+    """A row of the table of checks: its name, its question, its severity, and what to do (``next``). ``needs`` are the
+    parts of the snapshot that it requires.
 
     ``in_cluster`` examines a running cluster, ``on_machine`` a properties file and its machine; at least one of them is
     set. ``of_parley`` is True if the check needs something that Apache Kafka does not have.
@@ -62,7 +63,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem that a check has found."""
+    """A problem: the check that has found it, and what it has seen."""
 
     check: Check
     seen: Seen
@@ -94,7 +95,8 @@ class Diagnosis:
 
 
 def diagnose(checks: Iterable[Check], facts: Cluster | Machine, subject: str) -> Diagnosis:
-    """Apply the checks to the facts."""
+    """Apply those of the checks that fit the facts, and return their findings. ``subject`` describes what was
+    examined."""
     missing = {each.part for each in facts.missing}
     found: list[Finding] = []
     applied = 0
@@ -113,7 +115,7 @@ def diagnose(checks: Iterable[Check], facts: Cluster | Machine, subject: str) ->
 
 
 def some(names: Iterable[object], most: int = LISTED) -> str:
-    """Return the first of these names and the number of omitted names, as text."""
+    """Return the first ``most`` of these names as text, with the number of omitted names."""
     listed = [str(each) for each in names]
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")

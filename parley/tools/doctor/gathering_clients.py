@@ -29,10 +29,11 @@ class Groups:
         self._client = client
         self._cluster = cluster
         self.listed = 0
-        """The number of groups."""
+        """The number of consumer groups that the brokers list."""
 
     async def first(self) -> dict[str, GroupSample]:
-        """Return the groups that have a lag. Raises ``CommandError`` or KafkaError."""
+        """Return a sample of each group that has a lag or is in a state other than Stable and Empty. Describes at most
+        ``GROUPS_MAX`` groups. Raises ``CommandError`` or KafkaError if a group cannot be described."""
         names = await self._names()
         self.listed = len(names)
         found = {}
@@ -43,7 +44,7 @@ class Groups:
         return found
 
     async def last(self, first: Mapping[str, GroupSample]) -> list[Group]:
-        """Return the same groups with their current state."""
+        """Sample the groups of the first sample again. Returns both samples. Raises ``CommandError`` or KafkaError."""
         return [Group(name, sample, await self._sample(name)) for name, sample in first.items()]
 
     async def _names(self) -> list[str]:
@@ -78,9 +79,9 @@ class Groups:
 
 
 async def hanging_transactions(client: Client, cluster: Cluster) -> list[OpenTransaction]:
-    """Return the transactions that no coordinator will end, in the partitions that the brokers lead.
+    """Return the transactions that no coordinator will end, in partitions led by brokers that respond.
 
-    Raises ``CommandError`` or KafkaError.
+    Raises ``CommandError`` or KafkaError if they cannot be queried.
     """
     longest = max((_longest(each.settings or {}) for each in cluster.brokers), default=_TRANSACTION_MAX_MS)
     now_ms = int(cluster.now.timestamp() * 1000)

@@ -38,7 +38,7 @@ _BROKER, _TOPIC = 4, 2
 _OF_ONE_BROKER: Final = 2
 """The source of a setting that was set at run time for one broker."""
 _PARLEYS_API: Final = FetchMetadataRequest.API_KEY
-"""An API that only Parley's brokers have. Unlike their settings, every client may see it."""
+"""The key of an API that only Parley's brokers have. A client may see the APIs even if it may not read the settings."""
 _EVERYWHERE: Final = ("", "0.0.0.0", "::", "[::]")
 _TLS: Final = ("SSL", "SASL_SSL")
 _TOPICS_AT_ONCE: Final = 500
@@ -46,7 +46,8 @@ _TOPICS_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to examine. ``metrics`` are URLs by broker id; for other brokers, the broker's own setting is used."""
+    """What to examine. ``metrics`` contains the URLs of brokers' metrics by broker id; the URLs of other brokers come
+    from their settings."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class Request:
 
 
 class Gathering:
-    """An examination of a cluster. Call ``cluster`` only once."""
+    """The examination of a cluster. Call ``cluster`` only once."""
 
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
@@ -111,7 +112,7 @@ class Gathering:
         return replace(found, store=store, certificates=self._certificates, missing=self._steps.missing)
 
     async def _described(self) -> Any:
-        """Describe the cluster, including its fenced brokers if the brokers support that."""
+        """Return the description of the cluster, including its fenced brokers if the brokers support that."""
         try:
             return await describe(self._client, fenced=True)
         except CommandError as error:
@@ -199,7 +200,7 @@ class Gathering:
         return replace(broker, metrics=metrics)
 
     def _metrics_at(self, urls: Sequence[str]) -> Metrics:
-        """Return the metrics at the first of these addresses that has any. Raises CommandError if none has."""
+        """Return the metrics at the first of these URLs at which a server has any. Raises CommandError if none has."""
         reason = ""
         for url in urls:
             try:
@@ -211,8 +212,8 @@ class Gathering:
     # --- Topics, groups, transactions, reassignments ---
 
     async def _with_clients(self, cluster: Cluster) -> Cluster:
-        """Return the cluster with the facts that are sampled twice, and with settings of topics whose replicas are out
-        of sync."""
+        """Return the cluster with hanging transactions, with groups and reassignments, which are sampled twice, and
+        with ``min.insync.replicas`` of topics whose replicas are out of sync."""
         request = self._request
         request.progress("groups, transactions and reassignments")
         shrunk = {each.topic for each in cluster.partitions if len(each.isr) < len(each.replicas)}
@@ -249,7 +250,7 @@ class Gathering:
         )
 
     async def _again(self, cluster: Cluster) -> Cluster:
-        """Return the cluster with the current state of the log directories."""
+        """Return the cluster with the log directories as they are now."""
 
         async def again(broker: Broker) -> Broker:
             if not broker.responds:
@@ -276,8 +277,8 @@ class Gathering:
 
 
 def refused_certificates(request: Request, reason: str) -> Cluster | None:
-    """Return what is known if this client rejects all brokers because their certificates have expired, or
-    None. Blocks."""
+    """Return a snapshot that contains only expired certificates, if this client rejects the brokers because of them,
+    otherwise None. ``reason`` says why the other parts are missing. Blocks."""
     now = datetime.now(UTC)
     bootstrap = [(each.host, each.port) for each in parse_bootstrap(request.bootstrap)]
     expired: dict[str, datetime] = {}
@@ -323,8 +324,8 @@ def _metrics_url(broker: Broker) -> str:
 
 
 def _metrics_urls_here(broker: Broker) -> list[str]:
-    """Return the possible URLs of a broker's metrics if its ``metrics.listener`` has port 0 (any free port) and its
-    process runs on this machine. Blocks."""
+    """Return the URLs at which a broker may serve its metrics, if its ``metrics.listener`` has port 0 (any free port)
+    and its process runs on this machine. Blocks."""
     scheme, host, port = _metrics_listener(broker)
     process = listening_on(broker.port) if port == "0" and is_local(broker.host) else None
     listeners = {each.rpartition(":")[2] for each in (broker.settings or {}).get("listeners", "").split(",")}
@@ -333,7 +334,7 @@ def _metrics_urls_here(broker: Broker) -> list[str]:
 
 
 def _metrics_listener(broker: Broker) -> tuple[str, str, str]:
-    """Return scheme, host and port of ``metrics.listener``; the port is empty if the settings do not contain it."""
+    """Return the scheme, host and port of ``metrics.listener``. The port is empty if the settings do not contain it."""
     text = (broker.settings or {}).get("metrics.listener", "")
     scheme = "https" if text.startswith("https://") else "http"
     host, _, port = text.rpartition("//")[2].rpartition(":")

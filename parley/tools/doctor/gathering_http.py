@@ -15,7 +15,7 @@ _REFUSED: Final = (401, 403, 404)
 
 
 class NoPage(Exception):
-    """A page cannot be read. The text is the reason, with the password in the URL removed."""
+    """Raised if a page cannot be read. The text is the reason, without the password in the URL."""
 
 
 class Page(NamedTuple):
@@ -26,15 +26,16 @@ class Page(NamedTuple):
 
 
 def shown(url: str) -> str:
-    """Return the server's address without its password."""
+    """Return the scheme, host and port of a URL, without user, password and path."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page:
-    """Fetch a page with any status, such as the 503 of an unhealthy broker.
+    """Fetch a page, whatever its status, such as the 503 of an unhealthy broker. A user and password in the URL are
+    sent.
 
-    Raises ``NoPage`` if the server does not respond or rejects the request.
+    Raises ``NoPage`` if the server does not respond within ``limit_s`` seconds, or does not allow access to the page.
     """
     parts = urlsplit(url)
     request = urllib.request.Request(f"{shown(url)}{parts.path}")
@@ -65,10 +66,11 @@ def unverified_tls() -> ssl.SSLContext:
 
 def clock_ahead(date: str, sent_s: float, received_s: float) -> float | None:
     """Return the smallest clock difference, in seconds, that a Date header proves: positive if the server's clock is
-    ahead of this machine's, negative if it is behind.
+    ahead of this machine's, negative if it is behind. Returns None if the header is missing or malformed.
 
-    The server read its clock at some time between the request and the end of the response, so a slow response proves
-    less. The header contains whole seconds. 0 means that the clocks may agree.
+    The server read its clock at some time between the request (``sent_s``) and the end of the response
+    (``received_s``), so a slow response proves less. The header contains whole seconds. 0 means that the clocks may
+    agree.
     """
     try:
         at = parsedate_to_datetime(date).timestamp()
@@ -79,7 +81,7 @@ def clock_ahead(date: str, sent_s: float, received_s: float) -> float | None:
 
 
 class _EveryStatus(urllib.request.HTTPErrorProcessor):
-    """Accepts a response with any status."""
+    """A handler that accepts a response with any status."""
 
     def http_response(self, request, response):  # type: ignore[no-untyped-def]
         return response

@@ -41,7 +41,7 @@ DISK_S: Final = 60.0
 async def machine_of(
     path: Path, progress: Callable[[str], None] = lambda text: None, limit_s: float = LIMIT_S
 ) -> Machine:
-    """Take the snapshot. Raises ``CommandError`` if the file cannot be read."""
+    """Take the snapshot, within about ``limit_s`` seconds. Raises ``CommandError`` if the file cannot be read."""
     try:
         given = read_configuration(path)
     except OSError as error:
@@ -66,7 +66,8 @@ def _config(given: Mapping[str, str]) -> tuple[BrokerConfig | None, list[tuple[s
 
 
 def _warnings(given: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the unknown settings with suggestions, and the settings without effect with the reason."""
+    """Return the unknown settings, each with the key that was probably meant (or an empty string), and the settings
+    without effect, each with the reason."""
     try:
         keys = {**BrokerKeys.KEYS, **third_party_keys([name for name in given if base_key(name) is None])}
     except ConfigError:
@@ -132,10 +133,11 @@ def _broker_id(config: BrokerConfig, folders: list[Folder]) -> int | None:
 
 
 def _as_started(path: Path, config: BrokerConfig) -> BrokerConfig | None:
-    """Return the configuration of the process that runs this file's broker, or None if no process is found.
+    """Return the configuration of the process that runs this file's broker, or None if no such process is found.
 
-    The process listens on a port of the file, and its command line names the file. The overrides of that command line
-    apply, and relative log directories are below its working directory. With ``--brokers`` it is the first broker.
+    The process listens on a port that the file names, and its command line names the file. The overrides of that
+    command line apply, and relative log directories are below its working directory. With ``--brokers`` it is the first
+    broker.
     """
     for each in config.bound:
         holder = listening_on(each.port) if each.port else None
@@ -147,7 +149,8 @@ def _as_started(path: Path, config: BrokerConfig) -> BrokerConfig | None:
 
 
 def _configuration_in(words: Sequence[str], folder: Path, path: Path) -> BrokerConfig | None:
-    """Return the configuration of a ``parley start`` with this file in this working directory, or None."""
+    """Return the configuration of a process, if its words are a ``parley start`` with this file in the working
+    directory ``folder``, otherwise None."""
     if "start" not in words or not any(_is_same(folder / word, path) for word in words):
         return None
     with suppress(SystemExit, CommandError, ConfigError):
@@ -177,7 +180,7 @@ def _listeners(config: BrokerConfig) -> Iterator[Listener]:
 
 
 def _tried(key: str, name: str, host: str, port: int) -> Listener:
-    """Try to bind the listener's address, and return the listener with the result."""
+    """Try to bind a listener's address. Returns the listener with the error, if any."""
     if port == 0:
         return Listener(key, name, host, port)
     try:
@@ -225,7 +228,8 @@ def _certificates(config: BrokerConfig) -> Iterator[Certificate]:
 
 
 def _descriptors(running: Process | None) -> int | None:
-    """Return the limit of open files: the broker's limit if it runs, else the limit if it were started from here.
+    """Return the limit on open files: that of the broker if it runs, otherwise the limit that it would have if it were
+    started from here. Returns None if the limit is unknown.
 
     A broker raises its soft limit to the hard limit.
     """

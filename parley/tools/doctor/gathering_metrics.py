@@ -13,7 +13,8 @@ _WANTED: Final = ("parley_", "process_")
 
 
 def metrics_at(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Metrics:
-    """Return the metrics at ``http[s]://[user:password@]host:port``. Raises ``NoPage``."""
+    """Return the metrics and the health at ``http[s]://[user:password@]host:port``. Raises ``NoPage`` if the metrics
+    cannot be read."""
     from prometheus_client.parser import text_string_to_metric_families
 
     page = fetched(f"{url}/metrics", limit_s, tls)
@@ -29,7 +30,8 @@ def metrics_at(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> M
 
 
 def _problems(url: str, limit_s: float, tls: ssl.SSLContext | None) -> list[str]:
-    """Return the problems that ``/healthz`` reports; empty if it hides details from this client."""
+    """Return the problems that ``/healthz`` reports. Returns none if it cannot be read, or hides details from this
+    client."""
     try:
         found = json.loads(fetched(f"{url}/healthz", limit_s, tls).text)
     except (NoPage, ValueError):

@@ -10,10 +10,10 @@ from parley.tools.doctor.facts import Cluster, Move, ReplicaSize
 
 
 async def moves_of(client: Client, cluster: Cluster, before: Sequence[Move] = ()) -> list[Move]:
-    """Return the reassignments in progress, with the adding replicas as the brokers' log directories list them.
+    """Return the reassignments in progress, with the sizes of the adding replicas in the cluster's log directories.
 
-    ``before`` is the first sample, for the second call. That call returns the reassignments still in progress, with
-    both sizes of each replica.
+    Without ``before``, both sizes of a replica are the same. For the second sample, ``before`` is the first one:
+    returns those of its reassignments that are still in progress, with both sizes.
     """
     earlier = {(each.topic, each.partition): each for each in before}
     leaders = {(each.topic, each.index): each.leader for each in cluster.partitions}

@@ -1,4 +1,4 @@
-"""Find the process on this machine that listens on a port or has a file open, and its command (Linux's /proc)."""
+"""Find the process on this machine that listens on a port or has a file open, and its command, in Linux's /proc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def listening_on(port: int) -> Process | None:
 
 
 def ports_of(process: Process) -> Sequence[int]:
-    """Return the TCP ports on which a process listens; empty if this user may not see them."""
+    """Return the TCP ports on which a process listens, or none if this user may not see them."""
     held = set()
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{process.pid}/fd"):

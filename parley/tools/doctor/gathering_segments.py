@@ -39,9 +39,9 @@ class Segment(NamedTuple):
 
 
 def damage_in(folders: Sequence[Folder], *, is_running: bool) -> tuple[list[Damage], int]:
-    """Return the damage that the quick check finds, and the number of partitions.
+    """Return the damage that the quick check finds, at most ``DAMAGE_MAX``, and the number of partitions.
 
-    If a broker is writing to a segment, its last batch may be incomplete. That is not damage.
+    While a broker is running, the last batch of a segment may be incomplete. That is not damage.
     """
     found: list[Damage] = []
     segments: list[Segment] = []
@@ -97,7 +97,7 @@ def _modified(segment: Segment) -> float:
 def _missing(
     folder: Path, logs: Mapping[TopicPartition, Sequence[Segment]], starts: Mapping[TopicPartition, int]
 ) -> Iterator[Damage]:
-    """Return the missing logs and segments that the broker had when it stopped."""
+    """Yield damage for each log and segment that is missing although the broker had it when it stopped."""
     for key, high_watermark in OffsetCheckpoint(folder / HIGH_WATERMARKS).read().items():
         if high_watermark > starts.get(key, 0) and not logs.get(key):
             yield _gap(folder / partition_name(*key), f"the log is missing, it had records up to {high_watermark - 1}")
@@ -109,7 +109,7 @@ def _missing(
 
 
 def _missing_after(segment: Segment) -> Iterator[Damage]:
-    """Return damage if the end of a segment, or the segments after it, are missing according to its digest."""
+    """Yield damage if, according to the segment's digest, its end or the segments after it are missing."""
     digest = read_digest(segment.path.with_suffix(DIGEST_SUFFIX))
     if digest is None or digest.end_offset <= segment.base:
         return
@@ -128,7 +128,8 @@ def _gap(path: Path, reason: str) -> Damage:
 
 
 def checked(segment: Segment, most: int) -> tuple[int, Damage | None]:
-    """Check about ``most`` bytes of a segment. Returns how many were checked, and the first damage in them."""
+    """Check the batches in about the first ``most`` bytes of a segment. Returns how many bytes were checked, and the
+    first damage in them or None."""
     position = 0
     try:
         file, size = SegmentFile(segment.path), segment.path.stat().st_size
@@ -144,7 +145,8 @@ def checked(segment: Segment, most: int) -> tuple[int, Damage | None]:
 
 
 def _is_cut_off(file: SegmentFile, position: int, size: int) -> bool:
-    """Return True if a write was cut off: the broken batch extends beyond the end of the file, or only zeros follow."""
+    """Return True if the batch at the position is the last one and was cut off while it was written: it extends beyond
+    the end of the file, or only zeros follow."""
     try:
         return position + read_header(file.read(HEADER_SIZE, position), 0).size_bytes > size
     except KafkaError:

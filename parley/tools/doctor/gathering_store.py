@@ -24,7 +24,7 @@ from parley.tools.doctor.facts import Store
 from parley.tools.doctor.gathering_http import NoPage, fetched, unverified_tls
 
 STORE_S: Final = 20.0
-"""If all requests together take longer than this, the store counts as not responding."""
+"""The time, in seconds, after which a store that has not responded to all requests counts as not responding."""
 _READS: Final = 5
 _HTTP_PORTS: Final = {"etcd": 2379, "consul": 8500}
 """The stores whose servers report their time over HTTP, and their default ports."""
@@ -96,7 +96,8 @@ async def _read_time(backend: Backend) -> float:
 
 
 def _clock_ahead(url: str) -> float | None:
-    """Return how far the clock of the store's first server is ahead, or None if it does not support HTTP. Blocks."""
+    """Return how many seconds the clock of the store's first server is ahead. Returns None if the store does not report
+    its time over HTTP. Blocks."""
     parts = split_url(url)
     if parts.scheme not in _HTTP_PORTS:
         return None

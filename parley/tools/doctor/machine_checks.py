@@ -134,7 +134,7 @@ def other_cluster(machine: Machine) -> Iterator[Seen]:
 
 
 def owners(folders: Sequence[Folder]) -> Sequence[str]:
-    """Return the owner of each directory, as evidence."""
+    """Return, as evidence, the cluster and the broker to which each of these directories belongs."""
     return [f"{each.path}: cluster {each.cluster_id}, broker {each.broker_id}" for each in folders if each.cluster_id]
 
 

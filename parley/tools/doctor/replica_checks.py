@@ -14,7 +14,7 @@ from parley.tools.plurals import plural
 INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 FACTOR_WANTED: Final = 3
 SKEWED: Final = 1.5
-"""A broker leads too many partitions if it leads more than this many times its share."""
+"""A broker leads too many partitions if it leads more than this multiple of its share."""
 SKEW_PARTITIONS_MIN: Final = 10
 
 
@@ -77,7 +77,7 @@ def _is_elsewhere(cluster: Cluster) -> bool:
 
 
 def no_controller(cluster: Cluster) -> Iterator[Seen]:
-    """Check that the cluster has a controller."""
+    """Find clusters without a controller."""
     if cluster.controller < 0:
         yield Seen(
             "no broker is the controller: no leader is elected, and no topic or setting can be changed",
@@ -248,7 +248,7 @@ def one_rack(cluster: Cluster) -> Iterator[Seen]:
 
 
 def without_racks(cluster: Cluster) -> Iterator[Seen]:
-    """Check that either no broker has a rack, or all brokers have one and are not all in the same rack."""
+    """Find clusters in which only some brokers have a rack, or all brokers have the same rack."""
     racks = [each.rack for each in cluster.running]
     named = [rack for rack in racks if rack]
     if named and len(racks) > 1 and len(named) == len(racks) and len(set(named)) == 1:
@@ -283,12 +283,13 @@ def few_hosts(cluster: Cluster) -> Iterator[Seen]:
 
 
 def _hosts(cluster: Cluster) -> int:
-    """Return the number of hosts. A broker without a label counts as a host by itself."""
+    """Return the number of hosts on which running brokers are. A broker without a label counts as a host by itself."""
     return len({each.host_label or each.id for each in cluster.running})
 
 
 def _most_on_a_host(cluster: Cluster) -> list[tuple[Partition, int]]:
-    """Return each partition, and the largest number of its replicas on a labeled host."""
+    """Return each partition with the largest number of its replicas that share a host label. Returns none if no broker
+    has a label."""
     labels = {each.id: each.host_label for each in cluster.brokers if each.host_label}
     if not labels:
         return []
@@ -302,7 +303,7 @@ def _most_on_a_host(cluster: Cluster) -> list[tuple[Partition, int]]:
 
 
 def _displaced(cluster: Cluster) -> list[Partition]:
-    """Return the partitions whose preferred leader could lead, but does not."""
+    """Return the partitions whose preferred leader is in sync, but does not lead."""
     return [
         each
         for each in cluster.partitions

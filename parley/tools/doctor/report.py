@@ -17,7 +17,8 @@ _COLORS: Final = {Severity.ERROR: Color.RED, Severity.WARNING: Color.YELLOW, Sev
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return the exit code: that of the most severe finding, or else ``INCOMPLETE`` if a part could not be examined."""
+    """Return the exit code: that of the most severe finding. Without findings, ``INCOMPLETE`` if a part could not be
+    examined, otherwise ``HEALTHY``."""
     if found.count(Severity.ERROR):
         return ERRORS
     if found.count(Severity.WARNING):

@@ -15,7 +15,8 @@ FULL: Final = 0.02
 NEARLY_FULL: Final = 0.15
 """A disk is nearly full, or full, if at most this fraction is free (docs/operations.md)."""
 CLOCK_S: Final = 2.0
-"""Clocks differ if the difference exceeds this: the times compared are whole seconds, and responses take time."""
+"""The difference in seconds up to which clocks count as equal: the times compared are whole seconds, and responses take
+time."""
 EXPIRES_SOON: Final = timedelta(days=30)
 DESCRIPTORS_LEFT: Final = 0.1
 
@@ -48,7 +49,8 @@ def _held(broker: int, replicas: object) -> str:
 
 
 def _disk(free: int, total: int, above: float, up_to: float) -> str:
-    """Return a description of the free space if it is within the bounds; otherwise an empty string."""
+    """Describe the free space if its fraction of the total is above ``above`` and at most ``up_to``; otherwise return
+    an empty string. With ``above`` 0, a disk without free space is included."""
     part = free / total
     is_full = above == 0 and part <= up_to
     return f"{bytes_text(free)} free, {part:.1%} of {bytes_text(total)}" if is_full or above < part <= up_to else ""

@@ -33,9 +33,10 @@ SHARED: Final = (
         for setting in ("replication.factor", *isr, "num.partitions")
     ),
 )
-"""The keys that the controller, a coordinator or any leader applies to topics of the whole cluster.
+"""The settings that the controller, a coordinator or any leader applies to topics of the whole cluster.
 
-With different values, the result depends on which broker has that role."""
+If their values differ, the result depends on which broker has that role.
+"""
 
 
 def different(cluster: Cluster) -> Iterator[Seen]:

@@ -38,18 +38,19 @@ class Steps:
 
     @property
     def left_s(self) -> float:
-        """The time left until the common limit."""
+        """The time left until the common limit, in seconds."""
         return max(0.0, self._end_s - asyncio.get_running_loop().time())
 
     def note(self, part: Part, reason: object, *, has_failed: bool = True) -> None:
-        """Record why a part is not examined, once per part and reason. ``has_failed`` is False if the part does not
-        exist, or was left out on purpose."""
+        """Record why a part is missing, once per part and reason. ``has_failed`` is False if the part does not exist,
+        or was left out on purpose."""
         missing = Missing(part, str(reason) or type(reason).__name__, has_failed)
         if missing not in self._missing:
             self._missing.append(missing)
 
     async def step(self, part: Part, what: str, work: Awaitable[T], limit_s: float = STEP_S) -> T | None:
-        """Run a step within its limit. If it fails, record that and return None."""
+        """Await ``work`` within the limit. If it fails or takes too long, record that with ``what``, and return
+        None."""
         try:
             async with asyncio.timeout(min(limit_s, self.left_s)):
                 return await work
@@ -60,14 +61,15 @@ class Steps:
         return None
 
     def why_late(self, limit_s: float = STEP_S) -> str:
-        """Return a description of the limit that has ended a step."""
+        """Return a sentence that says which of the limits has ended a step."""
         if not self.left_s:
             return f"not done within the {self._limit_s:g} s of --time-limit"
         return f"no response within {limit_s:g} s"
 
 
 async def in_background(work: Callable[[], T]) -> T:
-    """Run blocking work in a thread that does not delay the end of the process. Raises the errors of ``work``."""
+    """Run blocking work in a thread that does not delay the end of the process. Returns its result, or raises its
+    error."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

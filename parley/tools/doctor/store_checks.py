@@ -11,13 +11,13 @@ from parley.tools.doctor.findings import Seen, some
 from parley.tools.doctor.machine_checks import owners
 
 SLOW_S: Final = 0.5
-"""The store is slow if a read takes longer. In the same data center it takes milliseconds."""
+"""The time in seconds above which a read counts as slow. In the same data center it takes milliseconds."""
 AWAY: Final = ("Unavailable", "MaybeApplied", "TimeoutError")
-"""The errors that mean that the store does not respond."""
+"""The names of the errors that mean that the store does not respond."""
 
 
 def away(facts: Cluster | Machine) -> Iterator[Seen]:
-    """Check that the store responds to this machine, and to the brokers of a cluster."""
+    """Find a store that does not respond to this machine, or to brokers of the cluster."""
     store = facts.store
     is_away = store is not None and store.kind_of_error in AWAY
     name = f"the coordination store {store.url}" if store is not None else "the coordination store"
@@ -30,21 +30,21 @@ def away(facts: Cluster | Machine) -> Iterator[Seen]:
 
 
 def refuses(facts: Cluster | Machine) -> Iterator[Seen]:
-    """Check that the store accepts this account and grants access to its keys."""
+    """Find a store that rejects this account, or denies access to its keys."""
     store = facts.store
     if store is not None and store.kind_of_error == "Unauthorized":
         yield Seen(f"the coordination store {store.url} rejects this broker's account", [store.error])
 
 
 def unusable(facts: Cluster | Machine) -> Iterator[Seen]:
-    """Check that the store is undamaged and that its URL is valid."""
+    """Find a store that is damaged, or whose URL is invalid."""
     store = facts.store
     if store is not None and store.error and store.kind_of_error not in (*AWAY, "Unauthorized", "EmptyStore"):
         yield Seen(f"the coordination store {store.url} cannot be used: {store.error}", [store.kind_of_error])
 
 
 def empty(machine: Machine) -> Iterator[Seen]:
-    """Check that the store is not empty if the disks hold data."""
+    """Find an empty store although the log directories contain data."""
     store = machine.store
     paths = [each.path for each in machine.folders if each.cluster_id]
     is_empty = store is not None and (store.kind_of_error == "EmptyStore" or (not store.error and not store.cluster_id))
@@ -56,7 +56,7 @@ def empty(machine: Machine) -> Iterator[Seen]:
 
 
 def other_store(machine: Machine) -> Iterator[Seen]:
-    """Find directories that belong to another store."""
+    """Find log directories that belong to the cluster of another store."""
     store = machine.store
     if store is None or store.error or not store.identity:
         return
@@ -69,7 +69,7 @@ def other_store(machine: Machine) -> Iterator[Seen]:
 
 
 def rolled_back(machine: Machine) -> Iterator[Seen]:
-    """Check that the store contains all metadata that the broker has seen."""
+    """Find a store that lacks metadata that the broker has already seen, because it was restored from a backup."""
     store = machine.store
     if store is None or store.error or not machine.folders:
         return
@@ -87,7 +87,7 @@ def rolled_back(machine: Machine) -> Iterator[Seen]:
 
 
 def slow(facts: Cluster | Machine) -> Iterator[Seen]:
-    """Check how long a read from the store takes."""
+    """Find a store whose reads are slow."""
     store = facts.store
     if store is not None and not store.error and store.read_s >= SLOW_S:
         yield Seen(
