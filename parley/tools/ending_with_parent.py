@@ -1,4 +1,4 @@
-"""Run commands whose process ends when its parent process ends, for whatever reason (Linux only).
+"""Run commands whose processes end when their parent process ends, however that happens (Linux only).
 
 A wrapper requests this from the kernel, then executes the program. ``preexec_fn`` of ``subprocess`` could request it
 between fork and exec, but is not safe once another library, such as gRPC, has started threads.
@@ -20,5 +20,6 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 def ending_with_parent(command: Sequence[str], sent: signal.Signals = signal.SIGTERM) -> list[str]:
-    """Return a command that runs ``command``. Its process receives the signal when its parent has ended."""
+    """Wrap a command so that its process receives the signal ``sent`` when its parent has ended. Returns the wrapped
+    command."""
     return [sys.executable, "-I", "-S", "-c", _BECOME, str(int(sent)), *command]

@@ -3,7 +3,7 @@
 ::
 
     with FaultProxy("127.0.0.1", 9092) as link:     # brokers or clients connect to link.port instead
-        link.cut()                                  # nothing passes any more; connections stay open
+        link.cut()                                  # no data passes; connections stay open
         link.restore()
 """
 
@@ -18,10 +18,12 @@ from parley.consensus.conformance.proxy import Proxy, Tap
 
 
 class FaultProxy:
-    """Forwards connections from ``port`` of this machine to a server, and injects network faults on request."""
+    """A proxy that forwards connections from ``port`` of this machine to a server, and injects network faults on
+    request."""
 
     def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:
-        """``make_tap()`` returns the ``Tap`` of a new connection, which sees its bytes and may change or drop them."""
+        """Create a proxy for the server at this address; entering the context starts it. ``make_tap()`` returns the
+        ``Tap`` of a new connection, which sees its bytes and may change or drop them."""
         self._target = (host, port)
         self._make_tap = make_tap
         self._proxy: Proxy | None = None
@@ -29,7 +31,7 @@ class FaultProxy:
 
     @property
     def port(self) -> int:
-        """The port on 127.0.0.1 that the proxy listens on."""
+        """The port on 127.0.0.1 that the proxy listens on. Raises RuntimeError outside the context."""
         return self._inner.port
 
     @property
@@ -43,7 +45,7 @@ class FaultProxy:
         self._thread.do(self._call(self._inner.cut))
 
     def restore(self) -> None:
-        """End ``cut``. Connections that were open during the cut are broken."""
+        """End ``cut``. Connections that were open during the cut are closed, because data is missing from them."""
         self._thread.do(self._call(self._inner.restore))
 
     def break_all(self) -> None:

@@ -61,7 +61,8 @@ def _options(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _store(stack: ExitStack, store: str, folder: Path, lock: Lock | None = None) -> str:
-    """Run the store's server until the stack is closed. Returns its URL."""
+    """Run the store's server until the stack is closed. Returns its URL. ``local``, the embedded store, needs no
+    server."""
     if store == "local":
         return f"local://{folder}/store"
     print(f"Starting {store}; its data and its log file are in {folder}/store.", flush=True)
@@ -69,7 +70,8 @@ def _store(stack: ExitStack, store: str, folder: Path, lock: Lock | None = None)
 
 
 def _secured(stack: ExitStack, store: str, folder: Path) -> list[str]:
-    """Prepare a secured cluster, and print what its clients need. Returns the options that start its brokers."""
+    """Prepare a secured cluster, and print the properties that its clients need. Returns the options that start its
+    brokers."""
     from parley.tools.secured_demo.files import SecuredFiles
     from parley.tools.secured_demo.first_users import create_in_own_process
 

@@ -75,8 +75,8 @@ def expected(changes: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def produce(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
-    """Send the changes. All changes to an order go to the same partition. Raises RuntimeError if some cannot be
-    written."""
+    """Send the changes. All changes to an order go to the same partition. Raises RuntimeError if some are not
+    acknowledged in time."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
@@ -89,7 +89,7 @@ def produce(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
 
 
 def close_windows(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
-    """Send to each partition an event with so late a timestamp that the watermark closes all windows before it."""
+    """Send to each partition an event that is so much later than all others that the watermark closes their windows."""
     from confluent_kafka import Producer
 
     last = max(datetime.fromisoformat(change["at"]) for change in changes) + timedelta(days=1)
@@ -102,7 +102,8 @@ def close_windows(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
 
 @contextmanager
 def job(bootstrap: str, folder: Path, master: str, at_once: int, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the Spark job in a separate process, which is killed at the end of the context."""
+    """Run the Spark job in a separate process, which is killed at the end of the context. ``at_once`` is the maximum
+    number of changes per batch."""
     command = [sys.executable, "-m", "parley.pipeline.demo.orders", "--bootstrap-server", bootstrap]
     command += ["--source", ORDERS, "--target", REVENUE, "--window", f"{WINDOW_MINUTES} minutes"]
     command += ["--checkpoint-dir", str(folder / "checkpoint"), "--master", master, "--at-once", str(at_once), *words]
@@ -119,8 +120,8 @@ def job(bootstrap: str, folder: Path, master: str, at_once: int, *words: str) ->
 
 
 def follow(started: subprocess.Popen[str], folder: Path, until: int) -> int:
-    """Wait until the job has read this many changes. Returns how many it has read. Raises RuntimeError if
-    the job ends."""
+    """Print the job's progress until it has read ``until`` changes. Returns how many it has read. Raises RuntimeError
+    if the job ends before."""
     assert started.stdout is not None
     for line in started.stdout:
         report = json.loads(line)
@@ -145,8 +146,8 @@ def revenue(bootstrap: str, folder: Path, changes: Sequence[dict[str, Any]], mas
 
 
 def _await_rows(bootstrap: str, count: int) -> None:
-    """Wait until the topic contains this many records. A window is written by the batch after the one that
-    closes it."""
+    """Wait until the topic contains this many records. A window is written by the batch after the one that closes it.
+    Raises RuntimeError if no record arrives for two minutes."""
     from confluent_kafka import Consumer
 
     settings = {"bootstrap.servers": bootstrap, "group.id": "orders-example", "auto.offset.reset": "earliest"}

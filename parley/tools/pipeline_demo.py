@@ -70,7 +70,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _changes() -> list[dict[str, Any]]:
-    """Return all changed files, in order of time."""
+    """Return a change for every changed file in the git log, in order of time, or for every file of the checkout
+    without git."""
     words = ["git", "-C", str(ROOT), "log", "--numstat", "--no-renames", "--no-show-signature", "--format=@%H %ct"]
     try:
         log = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
@@ -285,7 +286,7 @@ class Demo:
                 job.wait()
 
     def _follow(self, job: subprocess.Popen[str], until: int) -> None:
-        """Follow the job's progress reports until it has counted this many changes."""
+        """Print the job's progress until it has counted this many changes. Ends the program if the job ends before."""
         if self._reported >= until:  # one report may cover all that is left
             return
         assert job.stdout is not None
@@ -314,7 +315,8 @@ class Demo:
             self.samples.append(Sample(self._now(), self._fed, self._done))
 
     def _wait_for_counts(self) -> Counter[str]:
-        """Wait until the output file counts all changes, for at most ``WAIT_S_MAX``. Returns its counts."""
+        """Wait until the output file counts all changes, for at most ``WAIT_S_MAX`` seconds. Returns the counts at the
+        end, by folder."""
         deadline = time.monotonic() + WAIT_S_MAX
         while True:
             counts = _counts(self.output)

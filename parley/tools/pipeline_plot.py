@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BEFORE_S = 2.0
-"""The seconds before the first count that the chart shows."""
+"""How many seconds before the first count the chart begins."""
 INPUT, COUNTED, BEHIND = "#7a8794", "#1f6feb", "#b3261e"
 
 
@@ -21,7 +21,8 @@ class Sample(NamedTuple):
 
 
 def rates(samples: Sequence[Sample], window_s: float = 3.0) -> list[tuple[float, float, float]]:
-    """Return the time of each sample, and the records per second written and counted during the window before it."""
+    """Return for each sample its time, and the records per second written and counted during the ``window_s`` before
+    it. Omits the first sample."""
     found = []
     for index, one in enumerate(samples):
         before = next(each for each in samples[: index + 1] if each.at >= one.at - window_s)
@@ -32,14 +33,15 @@ def rates(samples: Sequence[Sample], window_s: float = 3.0) -> list[tuple[float,
 
 
 def shown_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples to draw, with times relative to the first count. Samples from before Spark's first start are
-    omitted."""
+    """Return the samples to draw, with times relative to the first count. Omits the time in which Spark starts, except
+    for ``_BEFORE_S``."""
     first = next((one.at for one in samples if one.counted), samples[0].at)
     return [one._replace(at=one.at - first) for one in samples if one.at >= first - _BEFORE_S]
 
 
 def plot(samples: Sequence[Sample], killed: float, again: float, verdict: str, path: Path) -> None:
-    """Draw a PNG. The job was stopped from ``killed`` to ``again``, both in seconds like the samples' times."""
+    """Draw the chart as a PNG, with the subtitle ``verdict``. The job was stopped from ``killed`` to ``again``, both in
+    seconds like the samples' times."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

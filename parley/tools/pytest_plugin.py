@@ -21,7 +21,7 @@ _INI = "kafka_broker_config"
 
 
 class _Served:
-    """The interface common to both fixtures."""
+    """The part of the interface that both fixtures have."""
 
     def __init__(self, served: Broker | Cluster, replicas: int) -> None:
         self._served = served
@@ -73,7 +73,8 @@ class KafkaCluster(_Served):
         return self._create_topic(name, partitions, self._replicas if replicas is None else replicas, configs)
 
     def kill(self, broker: int) -> None:
-        """Stop a broker like a killed process. The other brokers hold all records acknowledged with ``acks=all``."""
+        """Stop a broker like a killed process. The other brokers have all records that were acknowledged with
+        ``acks=all``."""
         self._cluster.kill(broker)
 
     def stop(self, broker: int) -> None:
@@ -121,7 +122,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def broker_settings(config: pytest.Config) -> dict[str, str]:
-    """Return the settings of the brokers; those on the command line override those in the ini file."""
+    """Return the settings of the brokers. Those on the command line override those in the ini file."""
     settings = {}
     for line in [*config.getini(_INI), *config.getoption(_OPTION)]:
         key, equals, value = line.partition("=")

@@ -48,7 +48,7 @@ START_SECONDS_MAX: Final = 60
 RATE: Final = 2000
 """The lines per second that the producer sends while the leader is killed."""
 BEFORE_S, AFTER_S = 1.0, 2.0
-"""How many seconds' worth of lines must be acknowledged before the kill, and after it."""
+"""The amounts of lines, in seconds at ``RATE``, that must be acknowledged before the kill and after it."""
 PAUSE_MAX_S: Final = 60.0
 _QUIET: Final = ("--override", "metrics.listener=", "--override", "logging.level=error")
 
@@ -104,14 +104,16 @@ def _input(named: Path | None, folder: Path) -> Path:
 
 
 def _parley(*words: str, reads: Path | None = None) -> list[str]:
-    """Print a command as a user types it, and return it as a program can run it. ``reads`` is its standard input."""
+    """Print a command as a user types it, and return it in a form that can be run. ``reads`` is the file to which the
+    user redirects standard input."""
     print(f"\n$ parley {' '.join(words)}{'' if reads is None else f' < {reads}'}", flush=True)
     return [sys.executable, "-m", "parley", *words]
 
 
 @dataclass(frozen=True)
 class _Access:
-    """The brokers' start command, their addresses, and how commands and producers log in, if they must."""
+    """The running brokers: their start command, their addresses, and the options with which commands and producers log
+    in, if they must."""
 
     process: subprocess.Popen[str]
     bootstrap: str
@@ -119,7 +121,7 @@ class _Access:
     words: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of librdkafka."""
+    """The producer's settings for librdkafka."""
 
     @property
     def as_user(self) -> tuple[str, ...]:
@@ -134,8 +136,8 @@ class _Access:
 
 @contextmanager
 def _store(options: argparse.Namespace, folder: Path, lock: Lock | None = None) -> Iterator[str | None]:
-    """Yield the store's URL, or None for the embedded store in the brokers' folder. A server is stopped with the
-    context."""
+    """Yield the store's URL, or None for the embedded store in the brokers' folder. A server that was started for it is
+    stopped with the context."""
     if options.coordination_url:
         address, mark, query = options.coordination_url.partition("?")
         url = f"{address.rstrip('/')}/quickstart-{secrets.token_hex(4)}{mark}{query}"
@@ -173,7 +175,8 @@ def _running(*words: str) -> Iterator[_Access]:
 
 
 def _wait_until_ready(process: subprocess.Popen[str]) -> str:
-    """Show the output of the brokers until they print their addresses. Returns the addresses."""
+    """Print the output of the brokers until it contains their addresses, and return these. Ends the program if the
+    brokers do not start."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
@@ -285,7 +288,7 @@ def _story(access: _Access, source: Path, lines: list[bytes]) -> tuple[_Sending,
 
 
 def _describe(to: Sequence[str]) -> int:
-    """Describe the topic. Returns its leader."""
+    """Run the command that describes the topic. Returns the id of its leader."""
     text = subprocess.run(
         _parley("topics", *to, "--describe", "--topic", TOPIC), stdout=subprocess.PIPE, text=True, check=True
     ).stdout
@@ -297,7 +300,8 @@ def _describe(to: Sequence[str]) -> int:
 
 
 def _pid_of(process: subprocess.Popen[str], broker: int) -> int:
-    """Return the process id of a broker, which is a child process of the start command."""
+    """Return the process id of a broker, which is a child process of the start command. Ends the program if there is
+    none."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for pid in children:
         if f"broker.id={broker}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
@@ -348,8 +352,8 @@ class _Sending:
             self.failed.append(str(error))
 
     def wait_for(self, more: int) -> None:
-        """Wait until this many more lines are acknowledged, for at most ``PAUSE_MAX_S``. The final report names missing
-        lines."""
+        """Wait until this many more lines are acknowledged, for at most ``PAUSE_MAX_S`` seconds. Raises nothing: the
+        final report names missing lines."""
         goal, deadline = len(self.acknowledged_at) + more, time.monotonic() + PAUSE_MAX_S
         while len(self.acknowledged_at) < goal and time.monotonic() < deadline and self._thread.is_alive():
             time.sleep(0.005)
@@ -360,7 +364,8 @@ class _Sending:
 
     @property
     def pause_s(self) -> float:
-        """The longest time without an acknowledgement since the kill, in seconds."""
+        """The longest time without an acknowledgement since the kill, in seconds; 0 if there was none after the
+        kill."""
         times = [at for at in self.acknowledged_at if at >= self.killed_at]
         return max(
             (later - earlier for earlier, later in zip([self.killed_at, *times], times, strict=False)), default=0

@@ -1,4 +1,4 @@
-"""The names of settings that are secrets, for programs that have no definition of the setting."""
+"""Recognize settings that are secrets by their names, for programs that have no definition of the setting."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ SECRET_NAME: Final = re.compile(
     r"password|passwd|secret|jaas|token(?!\.endpoint|-file)|credential|keystore\.key$|api[._-]?key|access[._-]?key",
     re.IGNORECASE,
 )
-"""Matches a part of the name of a setting whose value must not be shown."""
+"""Matches anywhere in the name of a setting whose value must not be shown."""

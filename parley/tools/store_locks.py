@@ -25,7 +25,7 @@ _RULES: Final = f'key_prefix "{PREFIX}/" {{ policy = "write" }} session_prefix "
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The files of a locked store.
+    """The files with which a store's server is locked.
 
     ``certificate`` contains the server's certificate and key; ``authority`` is the certificate that signed it.
     ``password_file`` contains the password of the brokers' account (in Consul its token), and ``root_file`` that of the
@@ -90,7 +90,7 @@ def etcd_arguments(lock: Lock) -> list[str]:
 def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any]:
     """Return settings of Consul that enable HTTPS, and ACLs that deny everything that no token allows.
 
-    ``names_management_token`` is this release's name for the token that may do everything.
+    ``names_management_token`` is the setting's name, in this release of Consul, for the token that may do everything.
     """
     tokens = {names_management_token: lock.root_password, "agent": lock.root_password}
     return {
@@ -105,7 +105,8 @@ def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any
 
 
 def lock_etcd(lock: Lock, port: int) -> None:
-    """Create the brokers' user, which may use only the prefix, and reject clients without a user. Raises OSError."""
+    """Create the brokers' user in etcd, which may use only the prefix, and reject clients without a user. Raises
+    OSError if the server does not respond or rejects a request."""
 
     def ask(path: str, body: object) -> None:
         _send(lock, "POST", f"https://127.0.0.1:{port}/v3/auth/{path}", body)
@@ -139,7 +140,7 @@ def lock_etcd(lock: Lock, port: int) -> None:
 def lock_consul(lock: Lock, port: int) -> None:
     """Create the brokers' ACL token in Consul. Its policy grants access to the prefix and to sessions only.
 
-    Raises OSError.
+    Raises OSError if the server does not respond or rejects a request.
     """
     url = f"https://127.0.0.1:{port}/v1/acl"
     try:

@@ -42,7 +42,7 @@ ASK_SECONDS: Final = 2
 _GRPC_TLS_SINCE: Final = (1, 14)
 """The first release of Consul with an additional gRPC port, and with a setting for it that older releases reject."""
 _INITIAL_MANAGEMENT_SINCE: Final = (1, 11)
-"""The first release of Consul that uses a new name for the master token."""
+"""The first release of Consul that uses the new name of the setting for the master token."""
 _ZOOKEEPER_OPEN: Final = """\
 clientPort={port}
 clientPortAddress=127.0.0.1
@@ -59,12 +59,12 @@ autopurge.purgeInterval=24
 
 
 class StoreServerError(Exception):
-    """The server is not installed, or does not start. The text explains what to do."""
+    """Raised if the server is not installed, does not start, or already runs. The text explains what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The command that starts a server, and the function that returns whether it is ready."""
+    """The command that starts a server, and a function that returns True once the server is ready."""
 
     command: list[str]
     is_ready: Callable[[], bool]
@@ -74,8 +74,8 @@ class Launch:
 class Kind:
     """A kind of store server.
 
-    ``launch`` takes a folder, free ports (the first is for clients), and the lock, if any. ``lock`` creates the
-    accounts of a locked server that is ready at this port.
+    ``launch`` takes a folder, free ports (the first is for clients), and the lock, if any. ``lock`` takes the lock and
+    the port of a ready server, and creates the accounts in it.
     """
 
     usual_port: int
@@ -114,7 +114,8 @@ def consul_program() -> str:
 
 
 def consul_ports_off() -> dict[str, int]:
-    """Return settings that close the ports not needed here. Their numbers are fixed, so two servers would conflict.
+    """Return the settings of Consul that close the ports not needed here. Their numbers are fixed, so they would
+    conflict if two servers ran.
 
     Raises StoreServerError if Consul is not installed or does not run.
     """

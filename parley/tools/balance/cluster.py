@@ -20,18 +20,18 @@ class Broker:
 
     @property
     def rack_name(self) -> str:
-        """The rack, or the name of the machine if the broker has no rack."""
+        """The rack, or ``host_name`` if the broker has no rack."""
         return self.rack or self.host_name
 
     @property
     def host_name(self) -> str:
-        """A name of the machine, or a name unique to the broker if it has no host label."""
+        """The host label, or a name that only this broker has if it has no label."""
         return f"host {self.host}" if self.host else f"broker {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its brokers, and the load of each replica. ``replicas`` are the target replicas if it is being
+    """A partition: its replicas, and the load of each. ``replicas`` are the target replicas if it is being
     reassigned."""
 
     topic: str

@@ -1,4 +1,4 @@
-"""Write a recorded cluster to standard output: the example of ``docs/balance.md``, or a larger cluster.
+"""Write an example of a recorded cluster to standard output: that of ``docs/balance.md``, or a larger one.
 
 ``python -m parley.tools.balance.example`` writes a cluster of three brokers to which a fourth was added, with two
 topics and ``__consumer_offsets``. ``python -m parley.tools.balance.example BROKERS PARTITIONS`` writes a cluster of

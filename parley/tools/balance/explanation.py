@@ -37,7 +37,8 @@ _LISTED: Final = 20
 
 @dataclass(slots=True)
 class _Group:
-    """The moves of one broker that have the same reason."""
+    """The replicas or leaders that one broker gives or gets for the same reason: their number, bytes, and the other
+    brokers."""
 
     replicas: int = 0
     bytes: int = 0
@@ -45,7 +46,7 @@ class _Group:
 
 
 def lines(cluster: Cluster, plan: Plan, goals: Goals) -> list[str]:
-    """Return the plan as lines of text."""
+    """Return the plan as lines of text: the bars, then the sentences."""
     before, done = Layout(cluster, goals), Layout(after(cluster, plan), goals)
     return [*bars(before, done), "", *_away(before), *sentences(before, plan)]
 
@@ -131,9 +132,9 @@ def _summary(plan: Plan) -> str:
 
 
 def _reasons(before: Layout, plan: Plan) -> Iterator[str]:
-    """Yield one sentence for all moves with the same reason and broker.
+    """Yield one sentence for all moves of a broker with the same reason.
 
-    The broker of a move is the source or the target, whichever is further from its share.
+    A move counts for its source or its target, whichever is further from its share.
     """
     groups: dict[tuple[Duty | Resource, int, bool], _Group] = {}
     for move in plan.moves:

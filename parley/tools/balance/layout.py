@@ -23,7 +23,7 @@ from parley.tools.balance.plan import Duty, Goals
 _ROOM: Final = 0.8
 """The fraction of a broker's free space that a plan may fill. The rest is for records produced in the meantime."""
 _RACK_PAIR: Final = 1 << 20
-"""The weight of two replicas in one rack, compared with two on one host: more than a partition has pairs."""
+"""The weight of a pair of replicas in one rack, if a pair on one host has weight 1. No partition has so many pairs."""
 
 
 class Layout:
@@ -62,7 +62,7 @@ class Layout:
 
     @cached_property
     def ranks(self) -> list[list[int]]:
-        """For each resource, the rank of each partition by the load of its leader, the highest first."""
+        """The rank of each partition by the load of its leader, for each resource. Rank 0 is the highest load."""
         return [_ranks(self.cluster, at) for at in range(len(RESOURCES))]
 
     @cached_property
@@ -72,7 +72,7 @@ class Layout:
         return sum(one.size for one in partitions) / max(len(partitions), 1) or 1.0
 
     def move(self, number: int, replicas: tuple[int, ...]) -> None:
-        """Assign these replicas to a partition, the preferred leader first."""
+        """Assign these replicas, the preferred leader first, to a partition, and update all loads."""
         one = self.cluster.partitions[number]
         before = self.replicas[number]
         for sign, each in ((-1, before), (1, replicas)):
@@ -92,13 +92,14 @@ class Layout:
         self.replicas[number] = replicas
 
     def gain(self, source: int, target: int, load: Sequence[int]) -> float:
-        """Return how much the skew falls if this load moves from one broker to another."""
+        """Return how much the skew falls if this load moves from one broker to another (negative: rises). Returns 0
+        without a computation if both are balanced."""
         costs, loads, cost = self.costs, self.loads, self.shares.cost
         now = costs[source] + costs[target]
         return now and now - cost(source, loads[source], load, -1) - cost(target, loads[target], load)
 
     def gain_of(self, number: int, replicas: tuple[int, ...]) -> float:
-        """Return how much the skew falls if the partition is assigned these replicas."""
+        """Return how much the skew falls if the partition is assigned these replicas (negative: rises)."""
         change: dict[int, list[int]] = {}
         one = self.cluster.partitions[number]
         for sign, each in ((-1, self.replicas[number]), (1, replicas)):
@@ -110,11 +111,12 @@ class Layout:
         return sum(self.costs[broker] - self.shares.cost(broker, load) for broker, load in change.items())
 
     def skew(self) -> float:
-        """Return how far the cluster is from balanced; 0 if it is balanced."""
+        """Return the skew, which says how far the cluster is from balanced: 0 if it is balanced."""
         return sum(self.costs[broker] for broker in self.ids)
 
     def collisions(self, replicas: Sequence[int]) -> int:
-        """Return how many pairs of replicas share a rack, and how many share a host. A rack counts more than all hosts.
+        """Return a number that is lower the better the replicas are spread: the pairs in the same rack, which count
+        more than anything else, and the pairs on the same host.
 
         A broker that is offline or has no rack and no host label counts as a rack and a host by itself.
         """
@@ -125,14 +127,16 @@ class Layout:
         return self.rack_of[one] != self.rack_of[other] or self.host_of[one] != self.host_of[other]
 
     def duty(self, before: Sequence[int], after: Sequence[int]) -> Duty:
-        """Return what a move that lowers the collisions improves: the spread over racks, or over hosts."""
+        """Return the reason for a move that lowers ``collisions``: RACK if fewer pairs share a rack afterwards,
+        otherwise HOST."""
         racks = {broker.id: broker.rack for broker in self.cluster.brokers if broker.rack}
         return Duty.RACK if _pairs(racks, after) < _pairs(racks, before) else Duty.HOST
 
     def may_receive(self, number: int, broker: int) -> bool:
-        """Return True if the partition may be given a replica on this broker.
+        """Return True if the partition may be assigned a replica on this broker.
 
-        The broker must not hold one yet and must have room for it, and the plan's limit must allow the copy.
+        It may if the broker still holds the data. Otherwise the broker must have room for it, and the plan's limit must
+        allow the copy. A broker that is already assigned a replica may not get another.
         """
         one = self.cluster.partitions[number]
         if broker in self.replicas[number]:
@@ -164,7 +168,7 @@ class Layout:
         )
 
     def load_of(self, number: int, *, leads: bool) -> Loads:
-        """Return the load of a replica of the partition."""
+        """Return the load of a replica of the partition, as a leader or as a follower."""
         return self._leads[number] if leads else self._follows[number]
 
     def leader_load_of(self, number: int) -> Loads:
@@ -173,7 +177,7 @@ class Layout:
 
 
 def _pairs(places: Mapping[int, str], replicas: Sequence[int]) -> int:
-    """Return the number of pairs of replicas in the same place. A broker without a place is alone in it."""
+    """Return the number of pairs of replicas in the same place. A broker without a place shares it with no other."""
     names = [places.get(broker, broker) for broker in replicas]
     return sum(count * (count - 1) // 2 for count in (names.count(name) for name in set(names)))
 

@@ -35,17 +35,17 @@ DISK: Final = RESOURCES.index(Resource.DISK)
 Loads = tuple[int, int, int, int, int]
 """Replicas, leaders, bytes on disk, bytes per second in, and bytes per second out, in the order of ``RESOURCES``."""
 _NOISE: Final = (0, 0, 1 << 20, 10_000, 10_000)
-"""Differences up to these count as balanced: 1 MiB on a disk or 10 kB/s are negligible."""
+"""Smaller differences count as balanced, by resource: 1 MiB on a disk or 10 kB/s are negligible."""
 _NONE: Final = (0,) * len(RESOURCES)
 
 
 def replica_loads(one: Partition, *, leads: bool) -> Loads:
-    """Return the load of a replica on its broker."""
+    """Return the load that a replica of the partition puts on its broker."""
     return (1, 1, one.size, one.bytes_in, one.bytes_out) if leads else (1, 0, one.size, one.bytes_in, 0)
 
 
 def leader_loads(one: Partition) -> Loads:
-    """Return the load of a leader in excess of a follower's load."""
+    """Return the load that a leader of the partition has in addition to a follower's."""
     return (0, 1, 0, 0, one.bytes_out)
 
 
@@ -63,21 +63,21 @@ def loads_of(cluster: Cluster, brokers: Iterable[int]) -> dict[int, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The share of each broker, and the lowest and highest balanced load, by resource."""
+    """The share of each broker, and the range of loads that count as balanced, by broker and resource."""
 
     shares: Mapping[int, Sequence[float]]
     bounds: Mapping[int, Sequence[tuple[float, float, float]]]
-    """The lowest and the highest balanced load, and the mean share of all brokers (at least 1)."""
+    """The lowest and the highest balanced load, and the scale of costs: the mean share of all brokers, at least 1."""
 
     def excess(self, broker: int, load: Sequence[int], at: int) -> float:
-        """Return how far a load is above the highest balanced load (positive) or below the lowest (negative); 0 if the
-        load is balanced."""
+        """Return by how much the load of a resource exceeds the highest balanced load, or, as a negative number, falls
+        short of the lowest. Returns 0 if it is balanced. ``at`` is the index of the resource."""
         least, most, _ = self.bounds[broker][at]
         return load[at] - most if load[at] > most else min(0.0, load[at] - least)
 
     def cost(self, broker: int, load: Sequence[int], change: Sequence[int] = _NONE, sign: int = 1) -> float:
-        """Return how far from balanced a broker is with this load, after a change is added (sign 1) or
-        subtracted (-1)."""
+        """Return the cost of this load on a broker: 0 if it is balanced. Before that, ``change`` is added (``sign`` 1)
+        or subtracted (-1)."""
         total = 0.0
         for amount, each, (least, most, scale) in zip(load, change, self.bounds[broker], strict=True):
             amount += sign * each
@@ -88,13 +88,15 @@ class Shares:
         return total
 
     def fill(self, broker: int, load: Sequence[int], at: int) -> float:
-        """Return the load as a fraction of the broker's share: 1 if it equals the share."""
+        """Return the load of a resource as a fraction of the broker's share: 1 if it equals the share, or if the share
+        is 0."""
         share = self.shares[broker][at]
         return load[at] / share if share else 1.0
 
 
 def shares_of(brokers: Sequence[Broker], total: Sequence[int], of_racks: OfRacks, tolerance: float) -> Shares:
-    """Divide a total load evenly among these brokers, as far as the racks allow."""
+    """Divide a total load evenly among these brokers, as far as the bounds of racks allow. ``tolerance`` is a fraction
+    of a share."""
     disks = [float(broker.disk or 0) for broker in brokers]
     even = [1.0] * len(brokers)
     shares: dict[int, list[float]] = {broker.id: [] for broker in brokers}
@@ -115,7 +117,8 @@ def shares_of(brokers: Sequence[Broker], total: Sequence[int], of_racks: OfRacks
 
 
 OfRacks = Mapping[int, tuple[float, float]]
-"""The lowest and the highest load of a rack if replicas are spread over racks, by index in ``RESOURCES``."""
+"""The bounds of a rack's load: the lowest and the highest load if replicas are spread over racks, by index in
+``RESOURCES``."""
 
 
 def of_racks(partitions: Iterable[Partition], racks: int, brokers: Container[int]) -> OfRacks:
@@ -136,7 +139,8 @@ def of_racks(partitions: Iterable[Partition], racks: int, brokers: Container[int
 def _divided(
     brokers: Sequence[Broker], weights: Sequence[float], amount: int, bounds: tuple[float, float] | None
 ) -> list[float]:
-    """Divide an amount in proportion to the weights, keeping the sum of each rack within the bounds."""
+    """Divide an amount among the brokers in proportion to the weights, and keep the sum of each rack within the
+    bounds."""
     free = dict.fromkeys(broker.rack_name for broker in brokers)
     weight_of = {
         rack: sum(weight for broker, weight in zip(brokers, weights, strict=True) if broker.rack_name == rack)

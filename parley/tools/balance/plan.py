@@ -16,9 +16,9 @@ class Duty(StrEnum):
     EMPTY = "empty"
     """The replica's broker is to be emptied."""
     RACK = "rack"
-    """The rack holds more replicas of the partition than another rack."""
+    """The rack holds more replicas of the partition than it should, because another rack could hold one."""
     HOST = "host"
-    """The machine holds more replicas of the partition than another machine."""
+    """The machine holds more replicas of the partition than it should, because another machine could hold one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Move:
 
     @property
     def added(self) -> tuple[int, ...]:
-        """The brokers that receive a new replica; empty if only the preferred leader changes."""
+        """The brokers that receive a new replica. None do if only the preferred leader changes."""
         return tuple(broker for broker in self.after if broker not in self.before)
 
     @property
@@ -84,7 +84,7 @@ class Plan:
 
 
 def after(cluster: Cluster, plan: Plan) -> Cluster:
-    """Return the cluster as it will be after the plan."""
+    """Return the cluster as it will be after the plan is executed."""
     moved = {(move.topic, move.index): move.after for move in plan.moves}
     elected = set(plan.elections)
     running = {broker.id for broker in cluster.brokers}

@@ -25,7 +25,7 @@ from parley.tools.balance.plan import Duty, Goals, Move, Plan
 _CANDIDATES: Final = 100
 """The maximum number of replicas of a broker that each step considers, spread over their sizes."""
 _PARTNERS: Final = 5
-"""The maximum number of brokers that each step considers as the other side of a move."""
+"""The maximum number of brokers that each step considers as the other side of a move, per group of ``_partners``."""
 _SWAPS: Final = 24
 """The maximum number of replicas on each side that each step considers for exchanges."""
 _LEAST_GAIN: Final = 1e-8
@@ -38,7 +38,8 @@ _LEADER_COST: Final = 0.2
 
 
 class _Change(NamedTuple):
-    """A change to the replicas of one or two partitions that shifts a load from one broker to another."""
+    """A change to the replicas of one or two partitions that moves ``load`` from the broker ``source`` to
+    ``target``."""
 
     score: float
     """The gain divided by the cost."""
@@ -47,7 +48,7 @@ class _Change(NamedTuple):
     target: int
     load: Sequence[int]
     replicas: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
-    """The number of each partition, and its replicas before and after."""
+    """For each partition: its number, its replicas before, and its replicas after."""
     reason: Resource
 
 
@@ -91,8 +92,8 @@ def _elections(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[tup
 
 
 def _empty(layout: Layout, reasons: dict[int, Duty | Resource]) -> dict[tuple[str, int], str]:
-    """Move all replicas off the brokers to be emptied, largest first. Returns the partitions that cannot move, with
-    reasons."""
+    """Move all replicas off the brokers to be emptied, largest first. Adds the moves to ``reasons``. Returns the
+    partitions that keep such a replica, each with the reason."""
     stranded = {}
     partitions = layout.cluster.partitions
     held = {number for number, one in enumerate(partitions) if not layout.goals.emptied.isdisjoint(one.replicas)}
@@ -113,7 +114,7 @@ def _empty(layout: Layout, reasons: dict[int, Duty | Resource]) -> dict[tuple[st
 
 
 def _level_leaders(layout: Layout, numbers: Sequence[int]) -> None:
-    """Lower the skew by changing the preferred leaders of these partitions, which move anyway."""
+    """Lower the skew by changing the preferred leaders of these partitions, whose replicas move anyway."""
     found = True
     while found:
         found = False
@@ -172,7 +173,8 @@ def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) 
 
 
 def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
-    """Move replicas out of racks, and off hosts, that hold more replicas of a partition than others."""
+    """Move replicas out of racks, and off hosts, that hold more replicas of a partition than others. Adds the moves to
+    ``reasons``."""
     for number, one in enumerate(layout.cluster.partitions):
         while one.can_move and layout.collisions(replicas := layout.replicas[number]):
             before = layout.collisions(replicas)
@@ -201,7 +203,7 @@ def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> N
 
 
 def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
-    """Lower the skew until the search finds no change that lowers it further."""
+    """Lower the skew until the search finds no change that lowers it further. Adds the moves to ``reasons``."""
     while found := sorted(_single_changes(layout), reverse=True) or sorted(_exchanges(layout), reverse=True):
         for change in found:
             gain = layout.gain(change.source, change.target, change.load)
@@ -214,8 +216,8 @@ def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
 
 
 def _is_possible(layout: Layout, change: _Change) -> bool:
-    """Return True if the partitions still have the replicas that they had when the change was found, and the brokers
-    may receive the new ones."""
+    """Return True if the change can still be made: its partitions have the same replicas as when it was found, and the
+    brokers may receive the new ones."""
     if len(change.replicas) > 1 and not layout.may_copy([number for number, _, _ in change.replicas]):
         return False
     for number, before, after in change.replicas:
@@ -230,8 +232,8 @@ def _is_possible(layout: Layout, change: _Change) -> bool:
 
 
 def _pairs(layout: Layout) -> Iterator[tuple[int, int, int]]:
-    """Yield, for every load outside the tolerance: the broker to move load from, the broker to move it to, and the
-    resource."""
+    """Yield pairs of brokers that could lower a load outside the tolerance: the broker to move load from, the broker to
+    move it to, and the index of the resource."""
     for at in range(len(RESOURCES)):
         fill = {broker: layout.shares.fill(broker, layout.loads[broker], at) for broker in layout.ids}
         rising = sorted(layout.ids, key=lambda broker: (fill[broker], broker))
@@ -246,7 +248,7 @@ def _pairs(layout: Layout) -> Iterator[tuple[int, int, int]]:
 
 
 def _partners(layout: Layout, broker: int, others: Sequence[int]) -> dict[int, None]:
-    """Return the first of these brokers, the first in the broker's own rack, and the first on its own host, because a
+    """Return the first few of ``others``, the first few in the broker's own rack, and the first few on its own host. A
     move within a host is always allowed, and one within a rack often."""
     near = [other for other in others if layout.rack_of[other] == layout.rack_of[broker]]
     nearest = [other for other in others if not layout.is_apart(other, broker)]
@@ -339,7 +341,8 @@ class _Samples:
 
 
 def _drop_needless(layout: Layout, reasons: dict[int, Duty | Resource]) -> bool:
-    """Take back moves that are not needed for the balance of the cluster. Returns True if there were any."""
+    """Take back moves without which the cluster is just as balanced. Removes them from ``reasons``. Returns True if
+    there were any."""
     partitions = layout.cluster.partitions
     moved = [number for number in reasons if layout.replicas[number] != partitions[number].replicas]
     dropped = False

@@ -1,4 +1,4 @@
-"""A recorded cluster: a ``Cluster`` as JSON, to plan without a connection to the cluster."""
+"""Recorded clusters: a ``Cluster`` as JSON, for planning without a connection to the cluster."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ __all__ = ["Guarantees", "History", "Kind", "Outcome", "Trial", "Verdict", "Viol
 
 
 def __getattr__(name: str) -> object:
-    """Import librdkafka only when ``Trial`` is used."""
+    """Return ``Trial``. It is imported only when it is used, because it needs librdkafka."""
     if name == "Trial":
         from parley.tools.checker.trial import Trial
 

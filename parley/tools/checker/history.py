@@ -18,7 +18,7 @@ UNKNOWN: Final = -1
 """The offset of a record whose outcome the producer does not know: it may be in the log, or may still appear there."""
 
 SOMEWHERE: Final = -2
-"""The offset of a record acknowledged without an offset, because a retry found it already in the log."""
+"""The offset of a record that was acknowledged without an offset, because a retry found it already in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class Outcome(Enum):
     """The outcome of a transaction, as its producer knows it."""
 
     UNKNOWN = "unknown"
-    """Open, or its end was requested and no response came. Eventually all of its records are visible, or none."""
+    """The transaction is open, or its end was requested and no response came. Eventually all of its records are
+    visible, or none."""
     COMMITTED = "committed"
     ABORTED = "aborted"
 
@@ -51,7 +52,7 @@ class Transaction:
 
 
 class Seen(NamedTuple):
-    """A record that was read. ``producer`` is None if ``payload`` did not create the value."""
+    """A record that was read. ``producer`` is None if the value was not created by ``payload``."""
 
     offset: int
     producer: str | None
@@ -69,8 +70,7 @@ class Producer:
     """The time and the partition of each acknowledgement."""
     ended_at: float | None = None
     transactions: list[Transaction] = field(default_factory=list)
-    """The producer's transactions in order; empty if it uses none. Otherwise each of its records belongs to one of
-    them."""
+    """The producer's transactions, in order. If there are any, each of its records belongs to one of them."""
     commits_after_fencing: int = 0
     """The number of commits that the cluster accepted after another instance had taken over the transactional id."""
 
@@ -101,7 +101,8 @@ class History:
         """Errors of records that were not acknowledged, and other unexpected errors of producers."""
 
     def producer(self, name: str, guarantees: Guarantees = Guarantees()) -> Producer:
-        """Add a producer. Its name must not contain a colon. A producer that is reopened counts as a new producer."""
+        """Add a producer and return it. A producer that is reopened needs a new name. Raises ValueError if the name is
+        taken or contains a colon."""
         if ":" in name or name in self.producers:
             raise ValueError(f"invalid producer name {name!r}: it is taken or contains a colon")
         found = self.producers[name] = Producer(guarantees)
@@ -124,7 +125,8 @@ class History:
         self.producers[name].transactions[-1].outcome = outcome
 
     def acknowledged(self, name: str, number: int, partition: int, offset: int | None, *, at: float) -> None:
-        """Record that the cluster acknowledged a record. ``offset`` is None if the response contained no offset."""
+        """Record that the cluster acknowledged a record. ``offset`` is None if the response contained no offset. ``at``
+        is the time in seconds."""
         producer = self.producers[name]
         if partition != producer.partitions[number]:
             self.failures.append(f"{name}:{number} was acknowledged in partition {partition}, but was not sent there")
@@ -137,15 +139,18 @@ class History:
         self.failures.append(f"{name}:{number}: {reason}")
 
     def saw(self, reader: str, partition: int, offset: int, value: bytes | None) -> None:
-        """Record that a reader, which reads the partition without skipping records, has read a record."""
+        """Record that a reader has read a record. The reader must report every record of the partition that it reads,
+        in order."""
         self.readers.setdefault(reader, {}).setdefault(partition, []).append(seen(offset, value))
 
     def final(self, partition: int, start: int, end: int, records: Sequence[tuple[int, bytes | None]]) -> None:
-        """Record the content of a partition at the end of the run."""
+        """Record the content of a partition at the end of the run: its start and end offsets, and the offset and value
+        of each record."""
         self.partitions[partition] = Partition(start, end, [seen(offset, value) for offset, value in records])
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of records sent, acknowledged and finally found, and of transactions if there were any."""
+        """Return the numbers of records sent, acknowledged and finally found. If there were transactions, also those
+        committed and aborted."""
         outcomes = [one.outcome for each in self.producers.values() for one in each.transactions]
         transactions = {
             "committed": outcomes.count(Outcome.COMMITTED),
@@ -167,7 +172,8 @@ def payload(producer: str, number: int, size: int = 0) -> bytes:
 
 
 def seen(offset: int, value: bytes | None) -> Seen:
-    """Return the record that this value identifies. Its producer is None if ``payload`` did not create the value."""
+    """Return the record that this value identifies. Its producer is None if the value was not created by
+    ``payload``."""
     try:
         producer, number, checksum, padding = (value or b"").split(b":", 3)
         if int(checksum, 16) == zlib.crc32(b"%s:%s:%s" % (producer, number, padding)):

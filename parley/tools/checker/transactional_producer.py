@@ -23,7 +23,7 @@ _TRANSACTIONS: Final = 25
 """The number of transactions of an instance."""
 _ABORTED_EVERY: Final = 5
 _CALL_S: Final = 5.0
-"""The timeout of a call, in seconds. A call that times out is repeated."""
+"""The timeout of a call to the cluster, in seconds. A call that times out is repeated."""
 
 _UNHEARD: Final = logging.Logger("librdkafka")
 """A logger without output. Regardless of its settings, librdkafka logs each fenced producer, but fencing is intended
@@ -35,7 +35,7 @@ Send = Callable[[Producer, str, int, int], None]
 
 
 class TransactionalProducer:
-    """The producer of one transactional id, and its successive instances. Call ``run`` in a separate thread."""
+    """The producer of one transactional id, with its successive instances. Call ``run`` in a separate thread."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class TransactionalProducer:
         over: Event,
         send: Send,
     ) -> None:
-        """``pause_s`` is the time between two records. ``give_up_s`` limits how long calls to the cluster
-        are retried."""
+        """Create the producer. ``pause_s`` is the time between two records, in seconds. ``give_up_s`` limits how long
+        calls to the cluster are retried. ``run`` ends after ``over`` is set."""
         self._name = name
         self._history = history
         self._settings = {**settings, "acks": "all", "linger.ms": 1, "transactional.id": transactional_id}
@@ -62,7 +62,8 @@ class TransactionalProducer:
         self._send = send
 
     def run(self) -> None:
-        """Produce until ``over`` is set. No transaction is open when this returns. Raises KafkaException."""
+        """Produce until ``over`` is set. No transaction is open when this returns. Raises KafkaException if an instance
+        cannot take over the transactional id."""
         replaced: tuple[str, Producer] | None = None
         for number in itertools.count():
             producer = Producer(self._settings, logger=_UNHEARD)
@@ -104,7 +105,7 @@ class TransactionalProducer:
                 return True
 
     def _fill(self, name: str, producer: Producer, records: int) -> bool:
-        """Begin a transaction and send its records. Returns False if the instance has failed."""
+        """Begin a transaction and send this many records. Returns False if the instance has failed."""
         try:
             producer.begin_transaction()
         except KafkaException as refused:
@@ -122,7 +123,8 @@ class TransactionalProducer:
         return True
 
     def _commit_as_zombie(self, name: str, producer: Producer) -> None:
-        """Try to commit the open transaction of an instance whose transactional id was taken over."""
+        """Try to commit the open transaction of an instance whose transactional id was taken over, and record if that
+        succeeds."""
         self._history.ended(name, Outcome.ABORTED)
         try:
             producer.commit_transaction(_CALL_S)
@@ -131,7 +133,8 @@ class TransactionalProducer:
         self._history.producers[name].commits_after_fencing += 1
 
     def _until_done(self, call: Callable[[float], None]) -> None:
-        """Retry a call while it fails with a retriable error, for at most ``give_up_s``. Raises KafkaException."""
+        """Retry a call while it fails with a retriable error, for at most ``give_up_s`` seconds. Raises KafkaException
+        after that, and for any other error."""
         deadline = time.monotonic() + self._give_up_s
         while True:
             try:

@@ -27,12 +27,13 @@ from parley.tools.checker.verdict import Verdict, check
 _log = logging.getLogger(__name__)
 
 WAIT_S: Final = 60.0
-"""The time that the cluster may take for a response after the faults have ended."""
+"""The time, in seconds, that the cluster may take for a response after the faults have ended."""
 STOP_S: Final = 2 * WAIT_S
-"""The time that the clients may take to stop. A consumer of librdkafka may never stop: two of its threads can deadlock
-if a broker dies while the consumer closes (librdkafka issue 5476)."""
+"""The time, in seconds, that the clients may take to stop. A consumer of librdkafka may never stop: two of its threads
+can deadlock if a broker dies while the consumer closes (librdkafka issue 5476)."""
 END_WAIT_S: Final = 15.0
-"""If a partition's end offset stays below an acknowledged record for longer than this, the record counts as lost."""
+"""The time, in seconds, for which a partition's end offset may stay below an acknowledged record. After that, the
+record counts as lost."""
 UNDER_WAY_MAX: Final = 5
 """The maximum number of unacknowledged records per partition of a producer. librdkafka's idempotent producer has at
 most five requests per partition in flight. With more records its threads check constantly whether they may send, so a
@@ -48,7 +49,7 @@ _QUICK: Final = {
 
 
 class Unreadable(RuntimeError):
-    """A partition could not be read at the end of a trial. The text contains its name and the reason."""
+    """Raised if a partition cannot be read at the end of a trial. The text contains its name and the reason."""
 
 
 class Trial:
@@ -68,8 +69,8 @@ class Trial:
         record_bytes: int = 100,
         client: Mapping[str, Any] | None = None,
     ) -> None:
-        """``rate`` is in records per second for each producer. ``client`` contains additional settings for every
-        client."""
+        """Create the clients; entering the context starts them. ``rate`` is in records per second for each producer.
+        ``client`` contains additional settings for every client."""
         self.history = History()
         self.topic = topic
         self.partitions = partitions
@@ -87,12 +88,13 @@ class Trial:
         self._threads += [self._thread(self._follow, f"r{n}") for n in range(readers)]
 
     def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
-        """Create the topic. Raises KafkaException."""
+        """Create the topic. Raises KafkaException if the cluster rejects the request."""
         new = NewTopic(self.topic, self.partitions, replicas, config=dict(config or {}))
         create(AdminClient(self._settings), new)
 
     def delete_topic(self) -> None:
-        """Delete the topic. Raises KafkaException, or TimeoutError if the cluster does not respond."""
+        """Delete the topic. Raises KafkaException if the cluster rejects the request, or TimeoutError if it does not
+        respond."""
         admin = AdminClient(self._settings)
         admin.delete_topics([self.topic])[self.topic].result(WAIT_S)
 
@@ -127,7 +129,8 @@ class Trial:
         return sum(len(each.acknowledged_at) for each in list(self.history.producers.values()))
 
     def wait_for_acknowledged(self, more: int, *, within_s: float = WAIT_S) -> None:
-        """Wait until this many more records have been acknowledged. Raises TimeoutError."""
+        """Wait until this many more records have been acknowledged. Raises TimeoutError if that takes longer than
+        ``within_s``."""
         goal, deadline = self.acknowledged + more, time.monotonic() + within_s
         while self.acknowledged < goal:
             if time.monotonic() > deadline:
@@ -135,7 +138,8 @@ class Trial:
             self._over.wait(0.005)
 
     def verdict(self) -> Verdict:
-        """Read all partitions to their ends, and return the result of checking the history. Raises Unreadable."""
+        """Read all partitions to their ends, check the history, and return the result. Call it after the context has
+        ended. Raises Unreadable if a partition cannot be read."""
         ends = [0] * self.partitions
         for producer in self.history.producers.values():
             for partition, offset in zip(producer.partitions, producer.offsets, strict=True):
@@ -221,7 +225,7 @@ class Trial:
 def create(admin: AdminClient, new: NewTopic) -> None:
     """Create a topic. Retries while the cluster elects a controller, which librdkafka does not do.
 
-    Raises KafkaException.
+    Raises KafkaException if the cluster rejects the request, or does not respond.
     """
     deadline = time.monotonic() + WAIT_S
     passing = {KafkaError.NOT_CONTROLLER}
@@ -256,7 +260,8 @@ def _reader(settings: Mapping[str, Any]) -> Consumer:
 def _read(
     settings: Mapping[str, Any], topic: str, partition: int, expected_end: int
 ) -> tuple[int, int, list[tuple[int, bytes | None]]]:
-    """Read a partition from beginning to end. Returns its start and end offsets, and the records."""
+    """Read a partition from beginning to end. Returns its start and end offsets, and the offset and value of each
+    record. Raises Unreadable if that fails."""
     consumer = _reader(settings)
     try:
         start, end = _bounds(consumer, TopicPartition(topic, partition), expected_end)
@@ -267,7 +272,9 @@ def _read(
 
 
 def _bounds(consumer: Consumer, partition: TopicPartition, expected_end: int) -> tuple[int, int]:
-    """Return the partition's start and end offsets. Waits if a new leader does not know the end offset yet."""
+    """Return the partition's start and end offsets. Waits up to ``END_WAIT_S`` if the end offset is below
+    ``expected_end``, because a new leader may not know it yet. Raises Unreadable if the partition has no leader for
+    ``WAIT_S``."""
     began = time.monotonic()
     while True:
         waited = time.monotonic() - began

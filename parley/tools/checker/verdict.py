@@ -47,7 +47,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violation of a rule."""
+    """A violation of a rule, with a description."""
 
     kind: Kind
     text: str
@@ -60,7 +60,7 @@ class Verdict:
     violations: tuple[Violation, ...]
     counts: Mapping[str, int]
     longest_pause_s: float
-    """The longest time that a producer waited for the next acknowledgement from the same partition."""
+    """The longest time, in seconds, that a producer waited for the next acknowledgement from the same partition."""
 
     @property
     def ok(self) -> bool:
@@ -203,7 +203,8 @@ def _of_unknown(
 
 
 def longest_pause_s(history: History) -> float:
-    """Return the longest time between two acknowledgements from a partition to a producer; 0 if there are none."""
+    """Return the longest time, in seconds, between two acknowledgements from one partition to one producer, or 0 if
+    there are fewer than two."""
     longest = 0.0
     for producer in history.producers.values():
         last: dict[int, float] = {}

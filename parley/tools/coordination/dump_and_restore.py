@@ -37,16 +37,18 @@ FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
 _RAW = "$base64"
 _HELD_MS = 10_000
-"""If this process is killed during a restore, a broker that starts on the store waits at most this long."""
+"""The maximum time, in milliseconds, that a broker waits for the store if it starts after this process was killed
+during a restore."""
 _SETTLE_S = 30.0
 
 
 class NotDumped(Exception):
-    """The store is not in charge, so its content is not the cluster's state. The text names the store in charge."""
+    """Raised if the store is not in charge, so that its content is not the cluster's state. The text names the store in
+    charge."""
 
 
 class NotRestored(Exception):
-    """The dump cannot or must not be restored to this store. The text contains the reason."""
+    """Raised if the dump cannot or must not be restored to this store. The text contains the reason."""
 
 
 async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def _stored(value: Any) -> bytes:
 
 
 def masked(key: str, value: Any) -> Any:
-    """Return the value with its secrets masked."""
+    """Return the value of the store's key with its secrets masked."""
     if key.startswith((DATA + SCRAM, DATA + SECRETS)):
         return dict.fromkeys(value, MASK) if isinstance(value, dict) else {_RAW: MASK}
     if not key.startswith(DATA + CONFIGS) or not isinstance(value, dict):

@@ -22,11 +22,12 @@ T = TypeVar("T")
 
 
 class NotChanged(Exception):
-    """The metadata of this store cannot be read or changed here. The text contains the reason."""
+    """Raised if the metadata of this store cannot be read or changed here. The text contains the reason."""
 
 
 async def change_in_store(backend: Backend, decide: Decide[T]) -> T:
-    """Apply a decision of the controller to the store in one transaction. Returns the decision's result.
+    """Apply the changes that ``decide`` derives from the stored metadata, in one transaction. Returns the decision's
+    result.
 
     Raises NotChanged if brokers use the store or if the cluster has moved to another store. Also raises the store's
     errors and any error of ``decide``.
@@ -42,7 +43,8 @@ async def change_in_store(backend: Backend, decide: Decide[T]) -> T:
 
 
 async def image_in_store(backend: Backend) -> MetadataImage:
-    """Return the metadata that the store contains. Raises NotChanged and the store's errors."""
+    """Return the metadata that the store contains. Raises NotChanged if the cluster has moved to another store, or an
+    error of the store."""
     await _check_in_charge(backend)
     return await _image(KeyValue(backend))
 

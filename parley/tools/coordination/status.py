@@ -31,10 +31,10 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The content of a store, read at about one moment.
+    """The content of a store. The keys were read one after another, while it may have changed.
 
     ``controller_epoch`` is the epoch of the latest controller. ``sessions`` are the sessions that keys are bound to.
-    ``watches`` is the number of open watches on the store's servers. ``sizes`` is the number of keys of each kind, and
+    ``watches`` is the number of open watches on the store's servers. ``sizes`` is, by kind, the number of keys and
     their bytes.
     """
 
@@ -113,7 +113,8 @@ def _at(present: Present) -> list[str]:
 
 
 async def status_of(backend: Backend, url: str) -> Status:
-    """Read the whole store. Raises the store's errors, and BadConfig if its keys do not belong to a Parley cluster."""
+    """Read the whole store. Raises the store's errors, and BadConfig if its keys do not belong to a Parley cluster.
+    ``url`` is only reported."""
     record, _ = await read_record(backend)
     entries = {each.key: each for each in await everything(backend)}
     election = f"{ELECTIONS}{ELECTION}/"
@@ -138,7 +139,7 @@ async def status_of(backend: Backend, url: str) -> Status:
 
 
 def _carried(entry: Entry, field: str) -> BrokerRegistration:
-    """Return the broker registration contained in a membership or leadership entry."""
+    """Return the broker registration that a membership or leadership entry contains in ``field``."""
     return registration_from_bytes(json.loads(unwrap(entry).value)[field].encode("latin-1"))
 
 

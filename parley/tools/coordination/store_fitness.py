@@ -21,24 +21,25 @@ WRITES = 50
 PARALLEL = 200
 SESSION_MS = 6000
 GOOD_P99_S = 0.1
-"""Writes slower than this noticeably delay the creation of topics and changes of leaders."""
+"""The 99th percentile of write times, in seconds, above which writes noticeably delay the creation of topics and
+changes of leaders."""
 BAD_P99_S = 1.0
-"""If writes are slower than this, brokers lose their sessions under load."""
+"""The 99th percentile of write times, in seconds, above which brokers lose their sessions under load."""
 SLOW_NOTICE_S = 1.0
 NEEDED_VALUE_BYTES = 64 * 1024
-"""The size of values that a store must accept: enough for a hundred partitions with many replicas."""
+"""The size of values, in bytes, that a store must accept: enough for a hundred partitions with many replicas."""
 LONG_TTL_MS = 9000
 """Kafka's default of ``broker.session.timeout.ms``. A store with a longer minimum detects a hanging broker later than
 Kafka."""
 
 
 class Broken(Exception):
-    """The store violates a guarantee that a cluster needs. The text names the guarantee."""
+    """Raised if the store violates a guarantee that a cluster needs. The text names the guarantee."""
 
 
 @dataclass(slots=True)
 class Found:
-    """The findings. ``problems`` prevent a cluster from running, ``remarks`` from running well."""
+    """The findings about a store. ``problems`` prevent a cluster from running, ``remarks`` from running well."""
 
     identity: str = ""
     passed: list[str] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Found:
 
 
 def protection_as_data(protection: Protection) -> dict[str, dict[str, str]]:
-    """Return a store's protection as JSON data."""
+    """Return what protects a store from other clients, as JSON data."""
     found = {"tree": protection.tree, "connection": protection.connection}
     return {
         name: {"state": finding.guard.value, "text": finding.text, "advice": finding.advice}
@@ -81,7 +82,7 @@ def protection_as_data(protection: Protection) -> dict[str, dict[str, str]]:
 
 
 async def check(backend: Backend, connected_s: float) -> Found:
-    """Test an open store. ``connected_s`` is how long opening it took.
+    """Test an open store. Problems are in the result, not raised. ``connected_s`` is how many seconds opening it took.
 
     Raises CoordinationError if the scratch folder cannot be removed, or if the store's protection cannot be read.
     """
@@ -158,7 +159,8 @@ def _percentiles(found: Found, name: str, taken: Sequence[float]) -> None:
 
 
 async def _sessions(backend: Backend, folder: str) -> None:
-    """Check that a key is deleted with its session, and that a write bound to an ended session is rejected."""
+    """Check that a key is deleted with its session, and that a write bound to an ended session is rejected. Raises
+    Broken."""
     session: Session = await backend.open_session(SESSION_MS)
     await backend.put(f"{folder}/bound", b"", session=session)
     await session.close()
@@ -172,7 +174,7 @@ async def _sessions(backend: Backend, folder: str) -> None:
 
 
 async def _writes(backend: Backend, folder: str, found: Found) -> None:
-    """Measure writes and reads."""
+    """Measure the durations of writes and reads, and record their percentiles."""
     taken = await _timed(lambda at: backend.put(f"{folder}/w{at % 10}", b"x" * 512), WRITES)
     _percentiles(found, "write", taken)
     _percentiles(found, "read", await _timed(lambda at: backend.get(f"{folder}/w{at % 10}"), WRITES))
@@ -183,7 +185,7 @@ async def _writes(backend: Backend, folder: str, found: Found) -> None:
 
 
 async def _conditions(backend: Backend, folder: str, found: Found) -> None:
-    """Check that a transaction whose condition does not hold changes nothing."""
+    """Check that a transaction whose condition does not hold changes nothing. Raises Broken."""
     key, other = f"{folder}/condition", f"{folder}/other"
     first = await backend.put(key, b"1", expect=ABSENT)
     second = await backend.put(key, b"2", expect=At(first))
@@ -204,7 +206,7 @@ async def _conditions(backend: Backend, folder: str, found: Found) -> None:
 
 
 async def _large(backend: Backend, folder: str, found: Found) -> None:
-    """Check that a value as large as a cluster may need can be stored."""
+    """Check that a value as large as a cluster may need can be stored and read. Raises Broken."""
     value = secrets.token_bytes(min(NEEDED_VALUE_BYTES, backend.capabilities.value_bytes_max))
     await backend.put(f"{folder}/large", value)
     entry = await backend.get(f"{folder}/large")

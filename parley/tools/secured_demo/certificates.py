@@ -29,10 +29,8 @@ _CLOCK_SKEW: Final = timedelta(hours=1)
 
 
 class Authority:
-    """The authority in a folder. Clients trust its certificate, ``authority.pem``.
-
-    It is created if the folder does not contain one.
-    """
+    """The certificate authority in a folder, which is created if there is none. Clients trust its certificate,
+    ``authority.pem``."""
 
     def __init__(self, folder: Path, name: str = "Parley demo authority") -> None:
         self.certificate_file = folder / "authority.pem"
@@ -45,7 +43,7 @@ class Authority:
         self._certificate = x509.load_pem_x509_certificate(self.certificate_file.read_bytes())
 
     def issue(self, path: Path, name: str) -> Path:
-        """Write a new key and its certificate to a PEM file, and return its path.
+        """Write a new key and its certificate for ``name`` to a PEM file, and return its path.
 
         The certificate is valid for this machine's local addresses (``HOSTS``), for servers and clients.
         """

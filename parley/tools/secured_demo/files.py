@@ -75,11 +75,12 @@ class SecuredFiles:
 
     @cached_property
     def passwords(self) -> Mapping[str, str]:
-        """The passwords of the users ``BROKER`` and ``ADMIN``."""
+        """All generated passwords, by name: those of the users ``BROKER`` and ``ADMIN``, and the brokers' own
+        secrets."""
         return read_properties(self.password_file)
 
     def store_lock(self) -> Lock:
-        """Return the files that lock the server of a store."""
+        """Return the files that lock the server of a store. Creates missing passwords, and renews the certificate."""
         account, root = self.folder / "store-password", self.folder / "store-root-password"
         for file in (account, root):
             if not file.exists():
@@ -115,7 +116,8 @@ class SecuredFiles:
     def write_client_properties(
         self, name: str, *, user: str = "", password: str = "", more: Mapping[str, str] | None = None
     ) -> Path:
-        """Write a client's properties file and return its path. Without a user, the client does not log in."""
+        """Write a client's properties file and return its path. Without a user, the client does not log in. ``more``
+        contains additional settings."""
         settings = {
             "security.protocol": "SASL_SSL" if user else "SSL",
             "ssl.truststore.type": "PEM",

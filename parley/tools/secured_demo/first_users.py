@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def create_in_own_process(files: SecuredFiles, broker_properties: Path) -> None:
-    """Run ``create_first_users`` in another process. If it fails, prints the reason and raises ``CommandError``."""
+    """Run ``create_first_users`` in another process. Raises ``CommandError`` if it fails; the process has then printed
+    the reason."""
     module = "parley.tools.secured_demo.first_users"
     words = [sys.executable, "-m", module, str(broker_properties), str(files.password_file)]
     if subprocess.run(words, check=False).returncode:
@@ -32,7 +33,8 @@ def create_in_own_process(files: SecuredFiles, broker_properties: Path) -> None:
 
 
 def create_first_users(broker_properties: Path, passwords: Mapping[str, str]) -> None:
-    """Create the brokers' user and the administrator, if they are not in the store. Raises ``CommandError``.
+    """Create the brokers' user and the administrator, if they are not in the store. Raises ``CommandError`` if the
+    store cannot be used.
 
     This does what ``parley configs --alter --user ... --config broker.properties`` does, for both users.
     """

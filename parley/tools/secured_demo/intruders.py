@@ -38,8 +38,8 @@ _DENIED: Final = "authorization failed"  # librdkafka's text
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An intruder's command. Its error message must contain ``refusal``; if that is empty, its output must not contain
-    ``secret``."""
+    """An intruder's command. It must fail with a message that contains ``refusal``. If ``refusal`` is empty, it must
+    succeed and its output must not contain ``secret``."""
 
     title: str
     words: Sequence[str]
@@ -50,7 +50,7 @@ class Attempt:
 
 
 class NotRefused(SystemExit):
-    """The cluster carried out an intruder's command."""
+    """Raised if the cluster carried out an intruder's command. Ends the program."""
 
 
 def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Attempt]:
@@ -138,7 +138,8 @@ def refuse(attempts: Iterable[Attempt]) -> None:
 
 
 def refuse_forged_broker(bootstrap: str, topic: str, client: Path) -> None:
-    """Send an inter-broker request as the user of a properties file. Raises NotRefused if it is not refused."""
+    """Send requests that only brokers may send, as the user of a properties file. Raises NotRefused if one is not
+    refused."""
     print(f"\n# {USER} poses as broker 2: fetches as a follower, and requests the controller's metadata:")
     for name, code in asyncio.run(_pose(bootstrap, topic, client)).items():
         print(f"  {name}: {code.name}", flush=True)
@@ -165,7 +166,7 @@ async def _pose(bootstrap: str, topic: str, client: Path) -> dict[str, ErrorCode
 
 
 def show_private(folder: Path) -> None:
-    """Show the permissions of the embedded store's folder. Raises NotRefused if other users have any."""
+    """Print the permissions of the embedded store's folder. Raises NotRefused if other users have any."""
     mode = folder.stat().st_mode
     print("\n# Another user of this machine, at the embedded store:")
     print(f"$ stat -c '%A %n' {shown(folder)}\n  {stat.filemode(mode)} {shown(folder)}", flush=True)

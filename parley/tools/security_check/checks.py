@@ -28,8 +28,8 @@ from parley.tools.security_check.subject import PROPERTIES_FILE, FileMode, Subje
 EVERYONE: Final = "User:*"
 EXPIRES_SOON: Final = timedelta(days=30)
 _OTHERS: Final = 0o027
-"""Permissions that other users must not have on secrets. Reading by the group is allowed: a service's user may share a
-group with the tool that renews its certificates."""
+"""The permission bits that files with secrets must not have: all for other users, and writing by the group. Reading by
+the group is allowed: a service's user may share a group with the tool that renews its certificates."""
 _GROUP_WRITES: Final = 0o020
 _WRITING: Final = 0o022
 _SECRET_WORDS: Final = re.compile(r"(password|clientSecret)\s*=|user_")
@@ -59,7 +59,7 @@ class Severity(IntEnum):
 class Check:
     """A row of the table. ``asks`` is the question, ``advice`` the fix.
 
-    ``find`` yields the weaknesses, each with specific advice if that is better than the row's.
+    ``find`` yields a description of each weakness, or a pair of a description and the advice that replaces the row's.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Finding:
 
 
 def findings(subject: Subject) -> list[Finding]:
-    """Return all findings, the most severe first."""
+    """Apply all checks that are possible for the subject. Returns the findings, the most severe first."""
     found = []
     for check in CHECKS if subject.has_settings else _OF_CERTIFICATES:
         for each in check.find(subject):
@@ -222,7 +222,7 @@ def _anonymous_rights(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _removal(acl: AclBinding) -> str:
-    """Return the command that removes an ACL that allows something."""
+    """Return the ``parley acls`` command that removes this ALLOW ACL."""
     words = ["parley", "acls", "--remove", "--allow-principal", acl.principal]
     words += ["--operation", "".join(part.capitalize() for part in acl.operation.name.split("_"))]
     words += [] if acl.host == "*" else ["--allow-host", acl.host]
@@ -299,7 +299,8 @@ def _clear_passwords(subject: Subject) -> Iterator[str]:
 
 
 def _has_secret(name: str, text: str) -> bool:
-    """Return False for certificates, which are not secret, and for logins without a password."""
+    """Return True if the value of a sensitive setting is a secret. Certificates, and logins without a password, are
+    not."""
     if name.endswith(("ssl.truststore.certificates", "ssl.keystore.certificate.chain")):
         return False
     return "jaas.config" not in name or _SECRET_WORDS.search(text) is not None
@@ -480,4 +481,4 @@ CHECKS: Final[tuple[Check, ...]] = (
 )  # fmt: skip
 
 _OF_CERTIFICATES: Final = tuple(each for each in CHECKS if each.find in (_expired, _expiring))
-"""The checks that need no settings."""
+"""The checks that need a broker's certificates, but not its settings."""

@@ -26,7 +26,8 @@ from parley.tools.security_check.subject import Subject, Unchecked
 
 STRANGER_S: Final = 30.0
 _CLIENT_S: Final = 2 * STRANGER_S
-"""The timeouts of the client without an account. They exceed ``STRANGER_S``, so that ``STRANGER_S`` limits the wait."""
+"""The timeouts of the client without an account, in seconds. They exceed ``STRANGER_S``, so that ``STRANGER_S`` limits
+the wait."""
 _ENDED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE)
 """Errors that mean that a broker has rejected the client by closing the connection."""
 _DEFAULT, _UNKNOWN = 5, 0
@@ -38,7 +39,8 @@ _TLS: Final = ("SSL", "SASL_SSL")
 def subjects_of_cluster(
     bootstrap: str, command_config: Path | None, now: datetime
 ) -> tuple[list[Subject], list[Unchecked]]:
-    """Return the settings of each broker, and what could not be checked. Raises ``CommandError``."""
+    """Return the facts about each broker, and what could not be checked. Raises ``CommandError`` if no broker responds,
+    or settings cannot be evaluated."""
     properties = client_properties(command_config)
     strangers, unchecked = asyncio.run(_strangers(bootstrap))
     elsewhere = "the store and the brokers' files: check the properties file on a broker's machine"
@@ -94,9 +96,10 @@ def _is_tls(properties: Mapping[str, str]) -> bool:
 
 
 def _expired_at(bootstrap: str, properties: Mapping[str, str], now: datetime) -> Iterator[tuple[Address, datetime]]:
-    """Yield the bootstrap addresses with an expired certificate, and when it expired. Blocks.
+    """Yield the bootstrap addresses whose certificate has expired, and the time at which it expired. Blocks.
 
-    The client would give up at the first of them. It reports the other reasons for which an address cannot be used.
+    The client would give up at the first such address. Addresses that cannot be used for another reason are left to the
+    client, which reports the reason.
     """
     with suppress(ValueError):
         for address in parse_bootstrap(bootstrap) if _is_tls(properties) else ():
@@ -107,12 +110,13 @@ def _expired_at(bootstrap: str, properties: Mapping[str, str], now: datetime) ->
 
 
 def _unknown(name: str, now: datetime, certificates: Mapping[str, datetime]) -> Subject:
-    """Return a broker of which only the certificate is known, because no client can connect to it."""
+    """Return a subject of which only the certificate is known, because no client can connect to the broker."""
     return Subject(name, BrokerConfig.from_properties({}), now, certificates=certificates, has_settings=False)
 
 
 def _config_of(broker: int, settings: list[Any]) -> tuple[BrokerConfig, dict[str, str]]:
-    """Return the configuration from DescribeConfigs, and placeholders for the secrets that are set."""
+    """Return a broker's configuration from DescribeConfigs, and placeholders for the secrets that are set. Raises
+    ``CommandError`` if the configuration is invalid."""
     own = [each for each in settings if each.config_source != _DEFAULT]
     given = {each.name: each.value for each in own if each.value is not None and not each.is_sensitive}
     try:
@@ -123,7 +127,8 @@ def _config_of(broker: int, settings: list[Any]) -> tuple[BrokerConfig, dict[str
 
 
 async def _strangers(bootstrap: str) -> tuple[list[str], list[Unchecked]]:
-    """Return what clients without an account may do, with and without TLS, and what could not be tried."""
+    """Try what clients without an account may do, with and without TLS. Returns what they may do, and what could not be
+    tried."""
     doors = {
         "neither TLS nor a login": PLAINTEXT,
         "TLS and no login": ClientSecurity(await asyncio.to_thread(_trusting_context, {})),
@@ -148,8 +153,8 @@ async def _strangers(bootstrap: str) -> tuple[list[str], list[Unchecked]]:
 
 
 def _trusting_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """Return a TLS context that accepts any server certificate and uses the client's own certificate, if
-    any. Blocks."""
+    """Return a TLS context that accepts any server certificate, and uses the client's own certificate if it has one.
+    Blocks."""
     context = tls_settings(properties).client_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

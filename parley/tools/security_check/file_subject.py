@@ -36,8 +36,8 @@ _KEYS_OF_TOKENS: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 def subject_of_file(path: Path, now: datetime) -> tuple[Subject, list[Unchecked]]:
-    """Return the facts from the file, and what could not be checked. Raises ``CommandError`` if the file is
-    unusable."""
+    """Return the facts from the file, and what could not be checked. Raises ``CommandError`` if the file cannot be read
+    or is not a valid configuration."""
     try:
         written = read_properties(path)
         config = BrokerConfig.from_properties(read_configuration(path))
@@ -88,7 +88,7 @@ def _refusal_between_brokers(config: BrokerConfig, listeners: Mapping[str, Serve
 
 
 def _secret_files(path: Path, written: Mapping[str, str], given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the files with secrets: the settings that name them, and their paths."""
+    """Yield the files with secrets, as pairs of the setting that names the file and its path."""
     yield PROPERTIES_FILE, str(path)
     for key, text in given.items():
         if key.endswith(_KEY_STORES) and text:
@@ -105,7 +105,8 @@ def _secret_files(path: Path, written: Mapping[str, str], given: Mapping[str, st
 
 
 def _trust_files(path: Path, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the files that decide who may log in, and their folders: the settings that name them, and their paths.
+    """Yield the files that decide which clients may log in, and their folders, as pairs of the setting that names the
+    file and the path.
 
     Key stores are checked as secrets, so only their folders are included.
     """
@@ -122,7 +123,7 @@ def _trust_files(path: Path, given: Mapping[str, str]) -> Iterator[tuple[str, st
 
 
 def _keytabs(line: str) -> Iterator[str]:
-    """Yield the files with Kerberos keys that a JAAS entry names."""
+    """Yield the path of the Kerberos key file that each login module of a JAAS entry names, or an empty string."""
     with suppress(BadJaas):
         for module in parse_jaas(line):
             yield re.sub("^file:", "", module.options.get("keyTab", ""), flags=re.IGNORECASE)
@@ -137,7 +138,7 @@ def _existing(files: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> Itera
 
 
 def _others_reach(path: str) -> bool:
-    """Return True if every user may enter the folders above a path."""
+    """Return True if every user of the machine may enter all folders above a path."""
     return all(folder.stat().st_mode & 0o001 for folder in Path(path).resolve().parents)
 
 

@@ -18,7 +18,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """What was not checked, and why. ``has_failed`` is False if the other form of the command checks it."""
+    """A part that was not checked, and why. ``has_failed`` is False if the other form of the command checks it."""
 
     text: str
     has_failed: bool = True
@@ -49,13 +49,14 @@ class Subject:
     written: Mapping[str, str] = field(default_factory=dict)
     secret_files: Sequence[FileMode] = ()
     trust_files: Sequence[FileMode] = ()
-    """The files that decide who may log in, and their folders."""
+    """The files that decide which clients may log in, and their folders."""
     data_folders: Sequence[FileMode] = ()
     certificates: Mapping[str, datetime] = field(default_factory=dict)
     revocation_lists: Mapping[str, datetime] = field(default_factory=dict)
-    """The earliest expiry time of the revocation lists of each listener that has any."""
+    """The earliest expiry time of the revocation lists, by listener. Contains only listeners that have such lists."""
     refused_between_brokers: str = ""
-    """Why the brokers would refuse the certificate of the listener that they use; empty if they would not."""
+    """The reason why the brokers would reject the certificate of the listener that they use, or an empty string if they
+    would not."""
     has_settings: bool = True
     """False if ``config`` is unknown, so that only the certificates are checked."""
     acls: Sequence[AclBinding] | None = None
@@ -71,12 +72,12 @@ class Subject:
 
     @property
     def addresses(self) -> Sequence[ListenerAddress]:
-        """The listeners, and the addresses of listeners that the brokers of a machine share."""
+        """The listeners, and the bootstrap addresses that the brokers of a machine share."""
         return [*self.listeners, *self.config.bootstrap]
 
     @property
     def inter_broker(self) -> ListenerAddress:
-        """The listener that the brokers use."""
+        """The listener that the brokers use among themselves."""
         return next(each for each in self.listeners if each.name == self.config.inter_broker_listener)
 
     def of_listeners(self) -> Iterator[tuple[ListenerAddress, BrokerConfig]]:

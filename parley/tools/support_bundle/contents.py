@@ -25,7 +25,7 @@ LOG_BYTES: Final = 4 << 20
 
 @dataclass
 class Contents:
-    """The files by name, not yet masked, and a line with the reason for each missing part."""
+    """The files by name, not yet masked, and for each missing part a line with the reason."""
 
     files: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -54,13 +54,13 @@ def add_versions(contents: Contents) -> None:
 
 
 def add_configuration(contents: Contents, as_written: Mapping[str, str]) -> None:
-    """Add the settings as the file contains them, secret values masked. References to config providers are not
-    resolved."""
+    """Add the settings as the file contains them, with references to config providers unresolved and secret values
+    masked."""
     contents.add_data("configuration.json", shown_settings(as_written))
 
 
 def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings with the values of secret ones masked."""
+    """Return the settings with the values of secret settings masked."""
     return {name: MASK if is_secret(name, value) else value for name, value in settings.items()}
 
 
@@ -75,7 +75,8 @@ def add_examination(contents: Contents, folder: str, facts: Cluster | Machine, f
 
 
 def add_log(contents: Contents, path: Path) -> None:
-    """Add the end of a log, starting at the beginning of a line."""
+    """Add the last ``LOG_BYTES`` of a log, starting at the beginning of a line. If it cannot be read, adds the reason
+    to ``missing``."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -113,7 +114,8 @@ def _name(key: object) -> str:
 
 
 def _without_metrics(facts: dict[str, Any]) -> dict[str, Any]:
-    """Remove the metrics, which are in separate files, and mask the brokers' settings.
+    """Remove the samples of metrics, which are in separate files, and mask the brokers' settings. Changes and returns
+    ``facts``.
 
     A broker masks its settings itself, but an older release may not know all secret ones.
     """

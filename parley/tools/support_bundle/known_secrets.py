@@ -54,12 +54,12 @@ def _is_known_secret(name: str) -> bool:
 
 
 def _may_be_password(value: str) -> bool:
-    """Return True if the value of an unknown key may be a password: it is neither short nor a number."""
+    """Return True if the value of an unknown key may be a password, because it is neither short nor a number."""
     return len(value) >= _UNKNOWN_MIN and not value.isdecimal()
 
 
 def secrets_in(settings: Mapping[str, str]) -> Iterator[str]:
-    """Yield the secrets in the resolved settings of a broker or client, including those in URLs."""
+    """Yield the secrets in the settings of a broker or client, including those in URLs. References must be resolved."""
     for name, value in settings.items():
         if is_secret(name, value) and (_is_known_secret(name) or _may_be_password(value)):
             yield value
@@ -69,7 +69,7 @@ def secrets_in(settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def of_addresses(text: str) -> Iterator[str]:
-    """Yield the passwords in the URLs of a string: those before the host, and those in options such as
+    """Yield the passwords in the URLs of a text: those before the host, and the values of options such as
     ``password=``."""
     for match in _URL.finditer(text):
         login, query = match.groups()

@@ -36,7 +36,7 @@ _EMPTY: Final = ("", MASK, "null", "true", "false", "none")
 
 
 class Masks:
-    """Masks for known secrets and for whatever looks like a secret."""
+    """A filter that removes known secrets, and whatever looks like a secret."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {each for secret in secrets for each in _spellings(secret)}
@@ -65,7 +65,7 @@ class Masks:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """Yield the secret as logs, URLs, JSON and headers spell it."""
+    """Yield the spellings of a secret in logs, URLs, JSON and headers."""
     for each in (secret, *(line.strip() for line in secret.splitlines() if len(line.strip()) >= _LINE_MIN)):
         if each.strip().lower() in _EMPTY:
             continue

@@ -17,7 +17,8 @@ _AT_ONCE: Final = 500
 def changed_settings(
     bootstrap: str, properties: Mapping[str, str], topics: Collection[str]
 ) -> dict[str, dict[str, str]]:
-    """Return the changed settings of each topic that has any. Raises ``CommandError`` if no broker responds."""
+    """Return the settings of each topic that were changed for it, with secrets masked. Omits topics without any. Raises
+    ``CommandError`` if no broker responds."""
 
     async def ask(client: Client) -> dict[str, dict[str, str]]:
         found = {}
