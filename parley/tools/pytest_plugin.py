@@ -122,7 +122,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def broker_settings(config: pytest.Config) -> dict[str, str]:
-    """Return the settings of the brokers. Those on the command line override those in the ini file."""
+    """Return the settings of the brokers. Those on the command line override those in the ini file. Raises
+    ``pytest.UsageError`` for a text that is not ``key=value``."""
     settings = {}
     for line in [*config.getini(_INI), *config.getoption(_OPTION)]:
         key, equals, value = line.partition("=")

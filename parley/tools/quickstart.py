@@ -54,7 +54,7 @@ _QUIET: Final = ("--override", "metrics.listener=", "--override", "logging.level
 
 
 def main(arguments: list[str]) -> int:
-    """Run all steps. Returns 0 if no acknowledged line is missing."""
+    """Run all steps. Returns 0 if every acknowledged line is in the topic exactly once and in order, otherwise 1."""
     options = _options(arguments)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="parley-quickstart-") as folder, chdir("."):

@@ -46,7 +46,7 @@ def components(parts: Named) -> list[tuple[str, int, str | None]]:
 
 
 def defaults_unnamed(parts: Named) -> Named:
-    """Replace the empty name, which means the default, by None, as in the protocol."""
+    """Replace the empty name, which means the default, with None, as in the protocol."""
     return tuple((kind, name or None) for kind, name in parts)
 
 

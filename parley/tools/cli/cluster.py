@@ -42,7 +42,8 @@ _Config = Annotated[
 
 
 async def describe(client: Client, *, fenced: bool) -> Any:
-    """Describe the cluster as any broker sees it, with its fenced brokers if ``fenced`` is true."""
+    """Return the DescribeCluster response of any broker. It includes fenced brokers if ``fenced`` is true and the
+    broker can list them. Raises ``CommandError`` if the broker rejects the request."""
     from parley.protocol.messages.metadata import DescribeClusterRequest
 
     version = await client.version_for(DescribeClusterRequest)

@@ -226,7 +226,8 @@ async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> 
 
 
 async def entities(client: Client, entity: Entity) -> list[Entity]:
-    """Return the entity itself, or all entities of its type if the entity has no name."""
+    """Return the entity itself, or all entities of its type if it has no name. Raises ``CommandError`` if they cannot
+    be listed."""
     if entity.name is not None:
         return [entity]
     if entity.kind == "topic":

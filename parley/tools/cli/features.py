@@ -64,7 +64,8 @@ def describe(
 
 
 async def described(client: Client) -> list[dict[str, Any]]:
-    """Return the features as JSON data: their supported and finalized levels."""
+    """Return the features with their supported and finalized levels, as JSON data. Raises ``CommandError`` if the
+    broker rejects the request."""
     from parley.protocol.messages.api_versions import ApiVersionsRequest
 
     request = ApiVersionsRequest(client_software_name="parley-cli", client_software_version="1")

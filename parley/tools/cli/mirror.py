@@ -252,7 +252,7 @@ def _mirror(session: Any, settings: MirrorSettings, options: Options, over: Even
 
 
 class _Progress:
-    """Prints the progress of a mirror, at most once a second and only if it changed."""
+    """The progress display of a mirror. It prints at most once a second, and only if the progress has changed."""
 
     def __init__(self, as_json: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._as_json, self._clock = as_json, clock

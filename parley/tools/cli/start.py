@@ -71,7 +71,8 @@ Examples:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command. Returns its exit code."""
+    """Run the command with these arguments. Returns its exit code. Prints a line for each error in the options or the
+    configuration."""
     try:
         options = parser().parse_args(words)
     except SystemExit as end:

@@ -110,7 +110,7 @@ def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.std
 
 
 class _Signals:
-    """Handles the supervisor's SIGINT and SIGTERM: records them, and forwards them to the child."""
+    """The handler of the supervisor's SIGINT and SIGTERM. It records them, and forwards them to the child."""
 
     def __init__(self) -> None:
         self.child: int | None = None

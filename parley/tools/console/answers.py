@@ -99,7 +99,8 @@ async def described_topic(client: Client, name: str) -> MetadataResponse:
 
 
 def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the JSON body of the response to a request that failed with ``error``."""
+    """Return the HTTP status and the JSON body of the response to a request that failed with ``error``. Raises
+    ``error`` again if it is unexpected."""
     match error:
         case HTTPException():
             return error.status_code, {"error": error.detail}

@@ -46,7 +46,7 @@ async def group(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def reset_offsets(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Find new offsets for a group, and commit them only if ``execute`` is true. Body: target, value, topics (``topic``
-    or ``topic:0,1``), execute."""
+    or ``topic:0,1``), execute. Raises HTTPException: 400 for a wrong body, 409 if the group cannot be reset."""
     name, body = request.path_params["name"], await request.object()
     kind = text_of(body, "target")
     if kind not in _TARGETS:

@@ -18,7 +18,8 @@ _SORTS = ("name", "partitions", "records")
 
 
 async def topics(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a page of the topics. Query: search, internal, troubled, sort, page, size."""
+    """Return a page of the topics. Query: search, internal, troubled, sort, page, size. Raises HTTPException (400) for
+    an unknown sort order."""
     found = matching(request, (await view.metadata()).topics, lambda topic: topic.name or "")
     if not request.query_params.get("internal"):
         found = [topic for topic in found if not topic.is_internal]

@@ -60,7 +60,7 @@ class Network:
 
     def bind(self, host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1) -> socket.socket:
         """Return a simulated listening socket. Replaces ``parley.broker.network.listener.bind``. The addresses "",
-        0.0.0.0 and :: mean the host of the process."""
+        0.0.0.0 and :: mean the host of the process. Raises OSError (EADDRINUSE) if the address is in use."""
         process = CURRENT.get()
         if process is not None and host in ("", "0.0.0.0", "::"):
             host = process.host

@@ -62,7 +62,8 @@ class ReplayInvariant:
 
 
 def lasting(state: Any) -> dict[str, Any]:
-    """Return the persistent part of a shard's state, by group id, transactional id or share partition."""
+    """Return the persistent part of a shard's state, by group id, transactional id or share partition. Raises TypeError
+    for any other state."""
     match state:
         case GroupShard():
             known = {

@@ -102,7 +102,7 @@ def _position(consumer: Any, source: Source, partition: int) -> Any:
 
 @dataclass(slots=True)
 class Reader:
-    """Prints the records that a consumer receives."""
+    """A reader that prints the records which a consumer receives."""
 
     consumer: Any
     connection: Connection

@@ -52,7 +52,7 @@ _MEMBER = stored.GroupMetadataValue.MemberMetadata
 
 
 def _with_consumer_protocol(member: Any, data: dict[str, Any]) -> dict[str, Any]:
-    """Replace the member's subscription and assignment in ``data`` by their decoded forms, if they are those of a
+    """Replace the member's subscription and assignment in ``data`` with their decoded forms, if they are those of a
     consumer."""
     kinds: dict[str, type[Data]] = {
         "subscription": stored.ConsumerProtocolSubscription,

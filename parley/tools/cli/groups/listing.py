@@ -51,7 +51,8 @@ def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]
 
 
 async def list_groups(client: Client, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
-    """List the consumer groups in these states and of these types (empty: all), sorted by name."""
+    """List the consumer groups in these states and of these types (empty: all), sorted by name. Raises ``CommandError``
+    for an unknown state or type, or if a broker cannot list its groups."""
     states, types = _known(states, STATES, "--state"), _known(types, TYPES, "--type")
     found = []
     for broker in (await client.metadata([])).brokers:

@@ -158,7 +158,7 @@ def read(
 
 @dataclass(slots=True)
 class Report:
-    """Reports progress: a line per interval, a progress bar on a terminal, or nothing."""
+    """The progress report: a line per interval, a progress bar on a terminal, or nothing."""
 
     tally: Tally
     wanted: int

@@ -129,7 +129,8 @@ def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
 
 
 def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
-    """Return the numbers of the topic's partitions. Creates the topic if it does not exist, as Kafka's tool does."""
+    """Return the numbers of the topic's partitions. Creates the topic if it does not exist, as Kafka's tool does.
+    Raises ``CommandError`` if the topic cannot be used."""
     from parley.tools.cli.topics.changing import NewTopic, create
 
     found = reach(consumer, connection, wanted.topic).topics[wanted.topic]

@@ -11,7 +11,7 @@ _EVERY_MS: Final = 1000
 
 @dataclass(slots=True)
 class Metrics:
-    """Keeps the latest statistics of a client, if ``--print-metrics`` is given."""
+    """The latest statistics of a client. They are collected only if ``--print-metrics`` is given."""
 
     is_wanted: bool
     last: str = ""

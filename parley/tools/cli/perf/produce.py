@@ -88,7 +88,7 @@ class Load:
 
 
 class Run:
-    """Sends a load with a librdkafka producer and counts the acknowledgements."""
+    """A run, which sends a load with a librdkafka producer and counts the acknowledgements."""
 
     def __init__(self, producer: Any, connection: Connection, load: Load, *, quiet: bool) -> None:
         self._producer = producer

@@ -26,7 +26,7 @@ def bar(done: int, total: int, rates: str, columns: int) -> str:
 
 @dataclass(slots=True)
 class Progress:
-    """Draws the bar at intervals; times are in seconds."""
+    """A progress bar on the terminal, redrawn at intervals. Times are in seconds."""
 
     total: int
     is_shown: bool

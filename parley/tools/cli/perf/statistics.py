@@ -32,7 +32,7 @@ class Window:
             self.max_ms = latency_ms
 
     def rates(self, now: float) -> tuple[float, float]:
-        """Records and MB per second, from the start of the window to ``now`` (both in s)."""
+        """Return the records and the MB per second from the start of the window to ``now``, a time in seconds."""
         elapsed = max(now - self.started, 1e-9)
         return self.count / elapsed, self.size_bytes / elapsed / MIB
 

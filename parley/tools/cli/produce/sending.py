@@ -180,7 +180,7 @@ def _message_of_broker(failure: Failure, connection: Connection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Sends a rejected record again, in a separate Produce request."""
+    """A rejected record, which is sent again in a separate Produce request."""
 
     failure: Failure
 

@@ -52,7 +52,8 @@ async def brokers(client: Client) -> list[Any]:
 
 
 async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the replicas of every partition of these topics. Topics that do not exist are omitted."""
+    """Return the replicas of every partition of these topics. Omits topics that do not exist. Raises ``CommandError``
+    if a topic cannot be described."""
     names = sorted(set(topics))
     found = (await client.metadata(names)).topics if names else []
     for topic in found:
@@ -64,7 +65,8 @@ async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition
 
 
 async def ongoing(client: Client, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Ongoing]:
-    """Return the moves in progress of these partitions, or of all if ``partitions`` is None."""
+    """Return the moves in progress of these partitions, or of all if ``partitions`` is None. Raises ``CommandError`` if
+    the controller rejects the request."""
     request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS)
     if partitions is not None:
         request.topics = [
@@ -85,7 +87,8 @@ async def ongoing(client: Client, partitions: Iterable[TopicPartition] | None = 
 async def reassign(
     client: Client, plan: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
 ) -> dict[TopicPartition, str]:
-    """Start moves, or cancel those whose target is None. Returns an error message for each partition that failed."""
+    """Start moves to these replicas, or cancel those whose target is None. Returns an error message for each partition
+    that failed. Raises ``CommandError`` if the whole request fails."""
     request_type = AlterPartitionReassignmentsRequest
     version = await client.version_for(request_type)
     if not may_change_factor and version < 1:

@@ -47,8 +47,8 @@ def show_deleted(outcomes: Mapping[str, str], *, output_format: Format | None) -
 
 
 async def delete_offsets(client: Client, group: str, topics: Sequence[str], *, timeout_ms: int) -> dict[str, str]:
-    """Delete the offsets of a group for topics. Returns the error for each topic, which is empty if they
-    were deleted."""
+    """Delete the offsets of a group for topics. Returns the error for each topic, which is empty if its offsets were
+    deleted. Raises ``CommandError`` if the whole request fails."""
     kind = DeleteShareGroupOffsetsRequest
     requested = [kind.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in dict.fromkeys(topics)]
     answer = await of_coordinator(

@@ -121,7 +121,7 @@ async def _partitions(client: Client, topics: Sequence[str]) -> list[TopicPartit
 
 @dataclass(slots=True)
 class _Tail:
-    """Reads partitions that it assigns to itself."""
+    """A reader of partitions, which it assigns to itself without a group."""
 
     consumer: Any
     connection: Connection

@@ -65,8 +65,8 @@ class TopicDescription:
 
 
 def matching(pattern: str) -> Callable[[str], bool]:
-    """Return the predicate for names that match: regular expressions separated by commas, or an empty string for all
-    names."""
+    """Return a predicate for topic names. The pattern is a list of regular expressions, separated by commas; an empty
+    pattern matches all names. Raises ``CommandError`` for an invalid expression."""
     if not pattern:
         return lambda name: True
     try:
