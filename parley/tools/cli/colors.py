@@ -34,7 +34,7 @@ _chosen = When.AUTO
 
 
 def choose(when: When) -> None:
-    """Set the rule for all output of this process."""
+    """Set when output of this process is colored."""
     global _chosen
     _chosen = when
 

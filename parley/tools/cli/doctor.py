@@ -125,7 +125,8 @@ def _of_cluster(
 
 
 def metrics_of(texts: list[str]) -> dict[int, str]:
-    """Return the URLs of brokers' metrics by broker id, from ``ID=host:port``. Raises ``CommandError``."""
+    """Parse ``ID=host:port`` texts. Returns the URLs of brokers' metrics by broker id. Raises ``CommandError`` for any
+    other format."""
     found = {}
     for id_, address in pairs(texts, "--metrics").items():
         if not id_.isdecimal():

@@ -45,11 +45,13 @@ class Place:
         return self.coordination_url is not None or self.config is not None
 
     def on_cluster(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run ``work`` with a client of the cluster. Raises ``CommandError``."""
+        """Run ``work`` with a client of the cluster, and return its result. Raises ``CommandError`` for every
+        failure."""
         return on_cluster(self.bootstrap_server, self.command_config, work)
 
     def on_store(self, work: Callable[[Backend], Awaitable[T]]) -> T:
-        """Run ``work`` on the coordination store itself. Raises ``CommandError``."""
+        """Run ``work`` on the coordination store itself, and return its result. Raises ``CommandError`` if the store
+        cannot be used, or a change is not possible."""
         from parley.protocol.errors import KafkaError
         from parley.tools.cli.store_client import run_on_store, store_address
         from parley.tools.coordination.idle_store import NotChanged

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 PERIOD_S: Final = 3.0
 SAMPLES_MAX: Final = 1200
-"""An hour, at one sample every ``PERIOD_S``."""
+"""The maximum number of samples in memory: an hour, at one sample every ``PERIOD_S``."""
 
 
 @dataclass(frozen=True, slots=True)

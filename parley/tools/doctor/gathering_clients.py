@@ -44,7 +44,8 @@ class Groups:
         return found
 
     async def last(self, first: Mapping[str, GroupSample]) -> list[Group]:
-        """Sample the groups of the first sample again. Returns both samples. Raises ``CommandError`` or KafkaError."""
+        """Sample the groups of the first sample again. Returns both samples. Raises ``CommandError`` or KafkaError if a
+        group cannot be described."""
         return [Group(name, sample, await self._sample(name)) for name, sample in first.items()]
 
     async def _names(self) -> list[str]:

@@ -129,8 +129,8 @@ class GroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return descriptions of what is still missing: the group is stable with these members, and has consumed all
-        partitions up to ``ends``."""
+        """Return descriptions of what is missing until the group is stable with these members and has consumed all
+        partitions up to ``ends``. Returns none if that is the case."""
         held = {who: self._held[who] for who in members if who in self._held}
         found = [f"{who} has no assignment" for who in members if who not in held]
         generations = sorted({place.generation for place, _ in held.values()})

@@ -46,7 +46,7 @@ class RunningGroup:
             member.settle()
 
     def lacks(self, ends: Mapping[int, int]) -> list[str]:
-        """Return descriptions of what is still missing: the group is stable, and has consumed all partitions up to
+        """Return descriptions of what is missing until the group is stable and has consumed all partitions up to
         ``ends``."""
         return self.ledger.lacks([each.consuming for each in self.members if each.consuming is not None], ends)
 

@@ -216,8 +216,8 @@ class ShareGroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return descriptions of what is still missing: the group has passed all records of the partitions up to
-        ``ends``."""
+        """Return descriptions of what is missing until the group has passed all records of the partitions up to
+        ``ends``. Returns none if that is the case."""
         found = [f"{who} has no partitions" for who in members if who not in self._assigned]
         for partition, end in ends.items():
             if self._starts[partition] < end:

@@ -107,7 +107,8 @@ class ShareGroupMember(GroupReader):
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _beat(self, topic: str) -> None:
-        """Send a heartbeat, and process the coordinator's response. Raises KafkaError."""
+        """Send a heartbeat, and process the coordinator's response. Raises KafkaError if there is none, or if it
+        contains an error: the member may then have to rejoin."""
         request = ShareGroupHeartbeatRequest(
             group_id=SHARE_GROUP,
             member_id=self._member_id,

@@ -37,7 +37,7 @@ _PAUSE_S: Final = 0.5
 """The interval at which the controller is queried for the moves in progress."""
 _TOPICS_AT_ONCE: Final = 500
 _OWN_SOURCES: Final = (1, 2)
-"""The sources of a setting that is set for the topic or broker itself."""
+"""The source codes in DescribeConfigs responses for settings that are set for the topic or the broker itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def _boolean(data: bytes) -> Value:
 
 def _float(data: bytes) -> Value:
     """Decode a 4-byte float. Returns the shortest decimal number that is stored as these bytes, so that 0.1 is not
-    shown as 0.10000000149011612. Raises ``WrongSize``."""
+    shown as 0.10000000149011612. Raises ``WrongSize`` if there are not exactly 4 bytes."""
     value = cast(float, _number("FloatDeserializer", ">f")(data))
     shortest = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next((one for one in shortest if _packed(one) == data), value)

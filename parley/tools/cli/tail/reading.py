@@ -32,7 +32,8 @@ _REFRESH_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to show: the topics, and the number of last records or the time (ms, ``EARLIEST``) to start with."""
+    """What to show: the topics, and either the number of last records or the time to start with (``since``: ms since
+    1970, or ``EARLIEST``)."""
 
     topics: tuple[str, ...]
     last: int
@@ -49,7 +50,8 @@ class Span:
 
 
 def show(wanted: Wanted, bootstrap: str, properties: Mapping[str, str], *, as_json: bool) -> None:
-    """Print the records until Ctrl-C, or only up to the end offsets if ``follow`` is False. Raises ``CommandError``."""
+    """Print the records from the start position on, until Ctrl-C or, without ``follow``, up to the end offsets. Raises
+    ``CommandError`` if no broker responds or a topic cannot be read."""
     from confluent_kafka import Consumer
 
     spans = on_cluster(bootstrap, _for_requests(properties), lambda client: positions(client, wanted))

@@ -37,7 +37,8 @@ async def marker_for(client: Client, topic: str, partition: int, start_offset: i
 
 
 async def abort(client: Client, marker: Marker) -> None:
-    """Write an abort marker to the partition without involving the coordinator. Raises ``CommandError``."""
+    """Write an abort marker to the partition without involving the coordinator. Raises ``CommandError`` if the leader
+    rejects it."""
     topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=marker.topic, partition_indexes=[marker.partition])]
     request = WriteTxnMarkersRequest(
         markers=[
@@ -61,10 +62,10 @@ async def abort(client: Client, marker: Marker) -> None:
 
 
 async def force_terminate(client: Client, transactional_id: str) -> None:
-    """Abort the open transaction of a transactional id, and fence its producers. Raises ``CommandError``.
+    """Abort the open transaction of a transactional id, and fence its producers. Returns when the abort is complete.
 
-    The coordinator handles the request like a new producer with this id. Returns when the abort is complete. An id that
-    is unknown to the cluster is an error, because the request would create it.
+    The coordinator handles the request like a new producer with this id. Raises ``CommandError`` if the coordinator
+    rejects it, or does not know the id, because the request would create it.
     """
     if await describe_transaction(client, transactional_id) is None:
         raise unknown_id(transactional_id)

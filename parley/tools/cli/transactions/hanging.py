@@ -51,7 +51,8 @@ class Scope:
 
 
 async def find_hanging(client: Client, scope: Scope, *, longer_than_ms: int, now_ms: int) -> list[OpenTransaction]:
-    """Return the hanging transactions in the scope, by topic and partition. Raises ``CommandError``."""
+    """Return the hanging transactions in the scope that have had no record for longer than ``longer_than_ms``, sorted
+    by topic and partition. Raises ``CommandError`` if the scope does not exist or a broker rejects a request."""
     await check_exists(client, broker=scope.broker, topic=scope.topic, partition=scope.partition)
     partitions = await _partitions(client, scope)
     return await hanging_in(client, partitions, node=scope.broker, longer_than_ms=longer_than_ms, now_ms=now_ms)
@@ -62,7 +63,8 @@ async def hanging_in(
 ) -> list[OpenTransaction]:
     """Return the hanging transactions in these partitions, as reported by their leaders or by broker ``node``.
 
-    Raises ``CommandError``.
+    Transactions with a record from the last ``longer_than_ms`` are left out. Raises ``CommandError`` if a broker
+    rejects a request.
     """
     suspects = [
         OpenTransaction(*where, producer)
@@ -79,11 +81,11 @@ async def hanging_in(
 
 
 def hanging(suspects: Sequence[OpenTransaction], known: Mapping[int, Transaction | None]) -> list[OpenTransaction]:
-    """Return the open transactions that their coordinator will not end in their partition.
+    """Return those of the open transactions that their coordinator will not end in their partition.
 
-    ``known`` maps each producer id to its transactional id, or to None if that has been removed. A coordinator lists
-    all partitions of an open transaction. For a transaction that is about to end, it lists the partitions without a
-    marker.
+    ``known`` contains the state of each producer id's transaction, or None if its transactional id has been removed. A
+    coordinator lists all partitions of an open transaction. For a transaction that is about to end, it lists the
+    partitions without a marker.
     """
     ended_by = {number: set(one.partitions) if one else set() for number, one in known.items()}
     return [one for one in suspects if (one.topic, one.partition) not in ended_by.get(one.producer.producer_id, ())]

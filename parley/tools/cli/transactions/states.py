@@ -82,7 +82,8 @@ async def check_exists(
 async def list_transactions(
     client: Client, *, longer_than_ms: int = -1, pattern: str = "", producer_ids: Iterable[int] = ()
 ) -> list[ListedTransaction]:
-    """Return the transactional ids of all coordinators that match the filters, sorted. Raises ``CommandError``."""
+    """Return the transactional ids of all coordinators that match the filters, sorted. Raises ``CommandError`` if a
+    broker is too old for a filter, or rejects the request."""
     found: list[ListedTransaction] = []
     for broker in (await client.metadata([])).brokers:
         node = broker.node_id
@@ -120,7 +121,8 @@ async def _list_request(
 
 
 async def describe_transaction(client: Client, transactional_id: str) -> Transaction | None:
-    """Describe a transactional id. Returns None if the id is unknown to its coordinator. Raises ``CommandError``."""
+    """Return the state of a transactional id, or None if its coordinator does not know it. Raises ``CommandError`` if
+    the coordinator rejects the request."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     node, answer = await of_coordinator(
         client, transactional_id, request, lambda answer: int(answer.transaction_states[0].error_code)
@@ -155,7 +157,7 @@ async def of_coordinator(
 ) -> tuple[int, Any]:
     """Send a request to the coordinator of a transactional id. Retries while the error is retriable.
 
-    Returns the coordinator and its response.
+    Returns the id of the coordinator, and its response, which may contain an error code.
     """
 
     async def ask() -> tuple[int, Any]:
@@ -168,9 +170,9 @@ async def of_coordinator(
 async def describe_producers(
     client: Client, partitions: Sequence[TopicPartition], *, node: int | None = None
 ) -> AsyncIterator[tuple[TopicPartition, list[ActiveProducer]]]:
-    """Yield each partition's producers that are known to its leader, or to the replica on broker ``node``.
+    """Yield each partition with the producers that its leader knows, or the replica on broker ``node``.
 
-    Raises ``CommandError``.
+    Raises ``CommandError`` if a broker rejects the request.
     """
     for first in range(0, len(partitions), _PARTITIONS_MAX):
         some = partitions[first : first + _PARTITIONS_MAX]
