@@ -190,7 +190,8 @@ def _prints_data(command: Any) -> bool:
 
 
 def example_text(examples: Sequence[tuple[str, str]]) -> str | None:
-    """Format the examples for the end of a help text; ``\\b`` stops typer from rewrapping the lines."""
+    """Format the examples for the end of a help text; ``\\b`` stops typer from rewrapping the lines. Returns None if
+    there are none."""
     if not examples:
         return None
     lines = [f"  {line}\n      {meaning}" for line, meaning in examples]

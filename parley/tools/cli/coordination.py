@@ -66,7 +66,8 @@ _Config = Annotated[Path | None, typer.Option("--config", "-c", help="A broker's
 
 
 def _one_of(url: str | None, coordination_url: str | None) -> str | None:
-    """Return the store's URL, given as an argument or an option. Raises ``CommandError`` if both are given."""
+    """Return the store's URL, which may be given as an argument or an option, or None if it is not given. Raises
+    ``CommandError`` if both are given."""
     if url is not None and coordination_url is not None:
         raise CommandError("Name one store: its URL, or --coordination-url.")
     return coordination_url if url is None else url

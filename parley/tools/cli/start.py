@@ -130,7 +130,8 @@ def with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
 
 
 def _run_cluster(options: argparse.Namespace) -> int:
-    """Run several brokers, if all their configurations are valid."""
+    """Run several brokers until they stop. Returns the exit code. Raises ``CommandError`` if a configuration, a folder
+    or a port cannot be used."""
     from parley.tools.cli import start_cluster
 
     given = start_cluster.Given(

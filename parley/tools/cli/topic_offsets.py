@@ -32,14 +32,16 @@ class FoundOffset:
 async def list_offsets(
     client: Client, wanted: Iterable[TopicPartition], timestamp: int = LATEST
 ) -> dict[TopicPartition, FoundOffset]:
-    """Look up a time or position in each partition. Raises ``KafkaError`` if a partition has no leader."""
+    """Look up a time (ms since 1970) or a position (``LATEST``, ``EARLIEST``) in each partition. An error of a
+    partition is in its result. Raises ``KafkaError`` if a partition has no leader, or a broker does not respond."""
     return await list_offsets_of(client, await by_leader(client, wanted), timestamp)
 
 
 async def list_offsets_of(
     client: Client, led: Mapping[int, Sequence[TopicPartition]], timestamp: int = LATEST
 ) -> dict[TopicPartition, FoundOffset]:
-    """Look up a time or position in the partitions that each broker leads."""
+    """Look up a time or position in the partitions that each broker leads, as ``list_offsets`` does. ``led`` has the
+    partitions by the id of their leader."""
     found: dict[TopicPartition, FoundOffset] = {}
     for node, partitions in led.items():
         for begin in range(0, len(partitions), _AT_ONCE):

@@ -30,7 +30,7 @@ class ConnectSettings:
 
     @property
     def shown_urls(self) -> tuple[str, ...]:
-        """The URLs without the user and the password that they may contain."""
+        """The workers' URLs without the user and the password that they may contain."""
         return tuple(_LOGIN.sub("//", url) for url in self.urls)
 
 

@@ -96,7 +96,8 @@ class Links:
         return self.rng.uniform(weather.latency_min, weather.latency_max)
 
     def retransmission(self) -> float:
-        """Choose how many seconds after the hosts can reach each other again a waiting segment is retransmitted."""
+        """Choose after how many seconds a waiting segment is retransmitted, once the hosts can reach each other
+        again."""
         return self.rng.uniform(0.01, 1.0)
 
     def pieces(self, data: bytes) -> list[bytes]:

@@ -90,8 +90,8 @@ class Network:
     async def connect(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[Transport, asyncio.BaseProtocol]:
-        """Connect from the host of the running process to a listening socket. Raises OSError (ETIMEDOUT, ECONNREFUSED)
-        like a socket."""
+        """Connect from the host of the running process to a listening socket. Raises OSError (ETIMEDOUT or
+        ECONNREFUSED) if that fails."""
         process = CURRENT.get()
         source = process.host if process is not None else "observer"
         try:

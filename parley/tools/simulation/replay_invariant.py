@@ -89,7 +89,8 @@ def lasting(state: Any) -> dict[str, Any]:
 
 
 def _generation(group: Group) -> GroupMetadataValue | None:
-    """Return the latest generation of a group: as its members report it, or the stored one if it is rebalancing."""
+    """Return the latest generation of a group: as its members report it, or the stored one if it is rebalancing.
+    Returns None if no generation is stored."""
     membership = group.membership
     if group.stored is None or membership.state not in (GroupState.STABLE, GroupState.EMPTY):
         return group.stored
@@ -99,7 +100,7 @@ def _generation(group: Group) -> GroupMetadataValue | None:
 
 
 def _consumer(group: Group) -> tuple[object, ...] | None:
-    """Return the stored state of a group of the consumer protocol."""
+    """Return the stored state of a group of the consumer protocol, or None if the group has another type."""
     known = group.consumer
     if known is None:
         return None
@@ -107,7 +108,7 @@ def _consumer(group: Group) -> tuple[object, ...] | None:
 
 
 def _share(group: Group) -> tuple[object, ...] | None:
-    """Return the stored state of a share group."""
+    """Return the stored state of a share group, or None if the group has another type."""
     known = group.share
     if known is None:
         return None
@@ -115,7 +116,7 @@ def _share(group: Group) -> tuple[object, ...] | None:
 
 
 def _streams(group: Group) -> tuple[object, ...] | None:
-    """Return the stored state of a streams group."""
+    """Return the stored state of a streams group, or None if the group has another type."""
     known = group.streams
     if known is None:
         return None

@@ -44,7 +44,7 @@ class Sockets(Protocol):
     async def connect(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect from the host of the running process. Raises OSError like a socket."""
+        """Connect from the host of the running process. Raises OSError if that fails."""
         ...
 
 

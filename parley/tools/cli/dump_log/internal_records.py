@@ -70,7 +70,8 @@ def _with_consumer_protocol(member: Any, data: dict[str, Any]) -> dict[str, Any]
 
 
 def _decoded(data: bytes | None, kinds: Mapping[int, type[Data]], tag: str) -> str | None:
-    """Decode a key or value to JSON. The number that it begins with selects its type, and is stored under ``tag``."""
+    """Decode a key or value to JSON. The number that it begins with selects its type, and is stored under ``tag``.
+    Returns None for null, and a text instead of JSON if the data is malformed."""
     if data is None:
         return None
     version = int.from_bytes(data[:2], "big", signed=True)

@@ -210,8 +210,8 @@ async def _looked_up(client: Client, partitions: Iterable[TopicPartition], time:
 
 
 async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Limit the offsets to the range between the start and the end of each partition. Prints a warning for each offset
-    that is outside it."""
+    """Return the offsets, limited to the range between the start and the end of each partition. Prints a warning for
+    each offset outside it."""
     first, last = await _looked_up(client, wanted, EARLIEST), await _looked_up(client, wanted, LATEST)
     kept = {}
     for (topic, index), offset in sorted(wanted.items()):

@@ -84,7 +84,8 @@ def _for_requests(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 async def positions(client: Client, wanted: Wanted) -> dict[TopicPartition, Span]:
-    """Look up the start position in each partition. Raises ``CommandError`` for a topic that cannot be read."""
+    """Look up the start position and the end offset of each partition. Raises ``CommandError`` if a topic cannot be
+    read or a partition has no leader."""
     partitions = await _partitions(client, wanted.topics)
 
     async def offsets(timestamp: int) -> dict[TopicPartition, int]:

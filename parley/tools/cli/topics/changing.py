@@ -103,7 +103,8 @@ async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) ->
 def _added(
     assignment: Sequence[Sequence[int]] | None, existing: int
 ) -> list[CreatePartitionsRequest.CreatePartitionsAssignment] | None:
-    """Return the replicas of the partitions to add."""
+    """Return the replicas of the partitions to add: those in the assignment after the existing ones. Returns None, for
+    the broker's choice, without an assignment."""
     if assignment is None:
         return None
     return [
