@@ -151,8 +151,8 @@ def _values(command: Any, parameter: Any, done: Sequence[str], unfinished: str) 
 
 
 def _names_in_cluster(command: Any, done: Sequence[str], ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
-    """Return names from the cluster to which the command line refers. Returns none if the query fails or takes too
-    long."""
+    """Return names from the cluster to which the command line refers. Returns an empty list if the query fails or takes
+    too long."""
     from parley.protocol.client import Client
     from parley.protocol.errors import KafkaError
 

@@ -97,7 +97,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_effect(environment: Mapping[str, str]) -> list[str]:
-    """Return, for each Java variable that is set, a sentence that says that it has no effect."""
+    """Return a sentence about each Java variable that is set, because it has no effect."""
     return [f"{name} has no effect: it configures Java." for name in sorted(OF_JAVA & environment.keys())]
 
 

@@ -565,7 +565,8 @@ _TYPES: Final[Mapping[str, Any]] = {"string": str, "integer": int, "number": (in
 
 
 def differences(value: Any, shape: Shape, where: str = "$") -> list[str]:
-    """Return a line for each difference between a value and a shape, or none if the value has the shape."""
+    """Return a line for each difference between a value and a shape. Returns an empty list if the value has the
+    shape."""
     match shape:
         case str():
             return [] if any(_is(value, name) for name in shape.split("|")) else [f"{where}: {value!r} is not {shape}"]

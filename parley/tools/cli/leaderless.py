@@ -17,8 +17,8 @@ _NAMED_MAX: Final = 5
 
 
 def described(topic: str, partitions: Collection[int], down: Collection[int]) -> str:
-    """Return a sentence that says that these partitions have no leader, and that the brokers ``down``, which host
-    replicas, are down."""
+    """Return a sentence about these partitions, which have no leader, and the brokers ``down``, which host replicas and
+    are down."""
     named = ", ".join(f"{topic}-{each}" for each in sorted(partitions)[:_NAMED_MAX])
     more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
     state = "has no leader" if len(partitions) == 1 else "have no leader"

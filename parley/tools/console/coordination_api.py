@@ -60,7 +60,7 @@ class StoreWindow:
 
     async def overview(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         """Return the latest move, and the state of the store if the console has its URL. If the store does not respond,
-        ``storeError`` says so."""
+        ``storeError`` contains the reason."""
         move = await _state_of_move(view)
         found: dict[str, Any] = {"isParley": move is not None, "move": None, "store": None}
         if move is None:

@@ -62,8 +62,8 @@ class History:
         self.begun.set()
 
     async def minutes(self, since_ms: int) -> list[dict[str, Any]]:
-        """Return the averages of each minute since this time, oldest first. Returns none if samples are kept in memory
-        only."""
+        """Return the averages of each minute since this time, oldest first. Returns an empty list if samples are kept
+        in memory only."""
         found = [] if self._kept is None else await asyncio.to_thread(self._kept.minutes, since_ms)
         return [asdict(one) for one in found]
 

@@ -85,8 +85,8 @@ def _note_absences(view: ClusterView, absent: set[int], alive: frozenset[int]) -
 
 
 async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, int, int]]]:
-    """Return the log directories of each broker as path, size, free bytes and used bytes. Returns none if the user may
-    not read them."""
+    """Return the log directories of each broker as path, size, free bytes and used bytes, or an empty mapping if the
+    user may not read them."""
     found = await optional(view.directories(), {})
     return {
         broker: [

@@ -51,8 +51,8 @@ class SeenRecord:
 
 
 def shown(data: bytes | None, decoded: Decoded | None = None) -> dict[str, Any]:
-    """Return bytes as JSON data for the browser: decoded, as JSON, as text, or otherwise as base64. Only the first
-    ``SHOWN_BYTES`` are shown; ``cut`` then says so."""
+    """Return bytes as JSON data for the browser: decoded, as JSON, as text, or otherwise as base64. If there are more
+    than ``SHOWN_BYTES``, only the first ones are included, and ``cut`` is true."""
     if data is None:
         return {"kind": "null", "bytes": 0}
     if decoded is not None:

@@ -104,7 +104,8 @@ async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
-    """Return the size of the largest replica of each partition, in bytes. Returns none if the user may not read it."""
+    """Return the size of the largest replica of each partition, in bytes, or an empty mapping if the user may not read
+    it."""
     sizes: dict[int, int] = {}
     for each in (await optional(view.directories(), {})).values():
         for directory in each:

@@ -16,7 +16,7 @@ from parley.broker.metadata.terms import NO_TERM, Term
 from parley.protocol.topic_partition import TopicPartition
 
 OF_STORE: Final = "coordination store: "
-"""The start of a broker's problem that says that its coordination store does not respond."""
+"""The start of a broker's problem if its coordination store does not respond."""
 
 
 class Part(Enum):

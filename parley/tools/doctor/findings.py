@@ -95,8 +95,7 @@ class Diagnosis:
 
 
 def diagnose(checks: Iterable[Check], facts: Cluster | Machine, subject: str) -> Diagnosis:
-    """Apply those of the checks that fit the facts, and return their findings. ``subject`` describes what was
-    examined."""
+    """Apply the checks that fit the facts, and return their findings. ``subject`` describes what was examined."""
     missing = {each.part for each in facts.missing}
     found: list[Finding] = []
     applied = 0

@@ -30,8 +30,8 @@ def metrics_at(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> M
 
 
 def _problems(url: str, limit_s: float, tls: ssl.SSLContext | None) -> list[str]:
-    """Return the problems that ``/healthz`` reports. Returns none if it cannot be read, or hides details from this
-    client."""
+    """Return the problems that ``/healthz`` reports. Returns an empty list if it cannot be read, or hides details from
+    this client."""
     try:
         found = json.loads(fetched(f"{url}/healthz", limit_s, tls).text)
     except (NoPage, ValueError):

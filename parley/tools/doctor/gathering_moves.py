@@ -12,8 +12,8 @@ from parley.tools.doctor.facts import Cluster, Move, ReplicaSize
 async def moves_of(client: Client, cluster: Cluster, before: Sequence[Move] = ()) -> list[Move]:
     """Return the reassignments in progress, with the sizes of the adding replicas in the cluster's log directories.
 
-    Without ``before``, both sizes of a replica are the same. For the second sample, ``before`` is the first one:
-    returns those of its reassignments that are still in progress, with both sizes.
+    Without ``before``, this is the first sample, in which both sizes of a replica are the same. With the first sample
+    as ``before``, only its reassignments that are still in progress are returned, with both sizes.
     """
     earlier = {(each.topic, each.partition): each for each in before}
     leaders = {(each.topic, each.index): each.leader for each in cluster.partitions}

@@ -21,7 +21,7 @@ def listening_on(port: int) -> Process | None:
 
 
 def ports_of(process: Process) -> Sequence[int]:
-    """Return the TCP ports on which a process listens, or none if this user may not see them."""
+    """Return the TCP ports on which a process listens. Returns an empty sequence if this user may not see them."""
     held = set()
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{process.pid}/fd"):

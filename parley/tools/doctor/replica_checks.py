@@ -288,8 +288,8 @@ def _hosts(cluster: Cluster) -> int:
 
 
 def _most_on_a_host(cluster: Cluster) -> list[tuple[Partition, int]]:
-    """Return each partition with the largest number of its replicas that share a host label. Returns none if no broker
-    has a label."""
+    """Return each partition with the largest number of its replicas that share a host label. Returns an empty list if
+    no broker has a label."""
     labels = {each.id: each.host_label for each in cluster.brokers if each.host_label}
     if not labels:
         return []

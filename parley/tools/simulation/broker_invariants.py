@@ -279,8 +279,8 @@ class Invariants:
                     )
 
     def _compare(self, machine: Machine, partition: Partition) -> None:
-        """Compare the replica's batches that were not compared yet, up to its high watermark, with those of other
-        replicas at the same offsets."""
+        """Compare the replica's new batches, up to its high watermark, with the batches of other replicas at the same
+        offsets."""
         log = log_of(partition)
         if log is None or (log.config.compact and self._world.properties["log.cleaner.enable"] == "true"):
             return  # brokers compact their replicas at different times

@@ -148,7 +148,7 @@ class ConsumerGroupLedger:
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
         """Return descriptions of what is missing until the group is stable with these members and has consumed all
-        partitions up to ``ends``. Returns none if that is the case."""
+        partitions up to ``ends``. The result is empty if nothing is missing."""
         places = {who: self._places[who] for who in members if who in self._places}
         found = [f"{who} is in no epoch" for who in members if who not in places]
         epochs = sorted({place.epoch for place in places.values()})

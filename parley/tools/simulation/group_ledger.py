@@ -130,7 +130,7 @@ class GroupLedger:
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
         """Return descriptions of what is missing until the group is stable with these members and has consumed all
-        partitions up to ``ends``. Returns none if that is the case."""
+        partitions up to ``ends``. The result is empty if nothing is missing."""
         held = {who: self._held[who] for who in members if who in self._held}
         found = [f"{who} has no assignment" for who in members if who not in held]
         generations = sorted({place.generation for place, _ in held.values()})

@@ -36,7 +36,7 @@ class ReplayInvariant:
         self._compared: dict[tuple[Process, str, int], tuple[float, int]] = {}
 
     def check(self, machine: Machine, now: float) -> None:
-        """Compare those shards of a broker whose logs have changed with their logs. ``now`` is in seconds."""
+        """Compare each shard of a broker whose log has changed with that log. ``now`` is in seconds."""
         assert machine.process is not None
         for runtime in _runtimes(machine):
             for partition, live in runtime.states():

@@ -121,8 +121,8 @@ class Outcome:
         return not self.violations
 
     def around_failure(self, before: int = 80, after: int = 10) -> list[HistoryEvent]:
-        """Return the last ``before`` events up to the first violation, and ``after`` events from it on; none if there
-        is no violation."""
+        """Return the last ``before`` events up to the first violation, and ``after`` events from it on. Returns an
+        empty list if there is no violation."""
         if not self.violations:
             return []
         index = next((i for i, each in enumerate(self.events) if each.who == "INVARIANT"), len(self.events))

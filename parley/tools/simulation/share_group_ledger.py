@@ -140,7 +140,7 @@ class ShareGroupLedger:
         self.loses(who, records)
 
     def lacks_records(self, who: str, records: Collection[Record], node: int) -> None:
-        """Report a violation: a response says that these records were acquired, but does not contain them."""
+        """Report a violation: a response lists these records as acquired, but does not contain them."""
         self._violations.report("NoRecordSkipped", f"broker {node} did not send {who} {_text(records)}")
 
     def acknowledges(self, who: str, acknowledgements: Sequence[Acknowledgement]) -> None:
@@ -217,7 +217,7 @@ class ShareGroupLedger:
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
         """Return descriptions of what is missing until the group has passed all records of the partitions up to
-        ``ends``. Returns none if that is the case."""
+        ``ends``. The result is empty if nothing is missing."""
         found = [f"{who} has no partitions" for who in members if who not in self._assigned]
         for partition, end in ends.items():
             if self._starts[partition] < end:

@@ -34,7 +34,8 @@ _MEANINGS: Final = {
 
 
 def write(path: Path, contents: Contents, masks: Masks, when: datetime) -> None:
-    """Write the complete archive, or none. Raises OSError, such as FileExistsError if the file exists."""
+    """Write the complete archive. If that fails, leaves no file behind. Raises OSError, such as FileExistsError if the
+    file exists."""
     stem = path.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

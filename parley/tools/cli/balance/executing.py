@@ -120,7 +120,7 @@ def _except(
 
 
 async def _without_leader(client: Client, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-    """Return those of the partitions that have no leader."""
+    """Return the partitions that have no leader."""
     names = sorted({topic for topic, _ in partitions})
     found = (await client.metadata(names)).topics if names else ()
     leaderless = {
@@ -168,8 +168,8 @@ async def _unthrottle(client: Client) -> bool:
 async def _set_here(
     client: Client, kind: int, names: list[str], keys: tuple[str, ...], node: int | None
 ) -> dict[str, dict[str, str | None]]:
-    """Return those of ``keys`` that are set on each topic or broker itself, and not inherited. Their values are None,
-    so that the caller can pass the result to ``set_configs`` to remove them."""
+    """Return the settings among ``keys`` that are set for each topic or broker itself, not inherited. Their values are
+    None, so that the caller can pass the result to ``set_configs`` to remove them."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(

@@ -19,7 +19,7 @@ _PACKAGE: Final = "org.apache.kafka.common.serialization."
 
 
 class WrongSize(ValueError):
-    """Raised if a deserializer cannot read these bytes. The message is the one of Kafka's deserializer."""
+    """Raised if a deserializer cannot read these bytes. The message is that of Kafka's deserializer."""
 
 
 def _number(name: str, form: str) -> Deserializer:

@@ -44,7 +44,8 @@ app = App(
 
 
 def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Return the lines that show a file; its name determines its type. An unknown type gives one line that says so.
+    """Return the lines that show a file. Its name determines its type. A file of an unknown type gives a single line,
+    which reports that.
 
     The lines are generated while the caller reads them. Reading them raises ``OSError`` if the file cannot be read, and
     ``CommandError`` if the name of a segment is malformed.

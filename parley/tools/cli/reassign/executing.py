@@ -222,7 +222,7 @@ async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> No
 
 
 async def _alive(client: Client, settings: Mapping[int, dict[str, str | None] | dict[str, str]]) -> dict[int, object]:
-    """Return the settings of those of the brokers that are running. Prints a warning for each of the others."""
+    """Return the settings of the running brokers. Prints a warning for each broker that is not running."""
     alive = {broker.broker_id for broker in await requests.brokers(client)}
     for broker in sorted(settings.keys() - alive):
         print(f"Broker {broker} is not running: its throttles stay unchanged.", file=sys.stderr)

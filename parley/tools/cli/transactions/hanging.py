@@ -81,7 +81,7 @@ async def hanging_in(
 
 
 def hanging(suspects: Sequence[OpenTransaction], known: Mapping[int, Transaction | None]) -> list[OpenTransaction]:
-    """Return those of the open transactions that their coordinator will not end in their partition.
+    """Return the open transactions that their coordinator will not end in their partition.
 
     ``known`` contains the state of each producer id's transaction, or None if its transactional id has been removed. A
     coordinator lists all partitions of an open transaction. For a transaction that is about to end, it lists the
