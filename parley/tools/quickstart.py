@@ -352,8 +352,8 @@ class _Sending:
             self.failed.append(str(error))
 
     def wait_for(self, more: int) -> None:
-        """Wait until this many more lines are acknowledged, for at most ``PAUSE_MAX_S`` seconds. Raises nothing: the
-        final report names missing lines."""
+        """Wait until this many more lines are acknowledged. Returns after ``PAUSE_MAX_S`` seconds even if they are not:
+        the final report names missing lines."""
         goal, deadline = len(self.acknowledged_at) + more, time.monotonic() + PAUSE_MAX_S
         while len(self.acknowledged_at) < goal and time.monotonic() < deadline and self._thread.is_alive():
             time.sleep(0.005)

@@ -97,7 +97,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_effect(environment: Mapping[str, str]) -> list[str]:
-    """Return a sentence about each Java variable that is set, because it has no effect."""
+    """Return a sentence for each Java variable that is set. It tells the operator that the variable has no effect."""
     return [f"{name} has no effect: it configures Java." for name in sorted(OF_JAVA & environment.keys())]
 
 

@@ -29,7 +29,7 @@ exceeding it: with every fault, the session ends first."""
 REVOCATION_S: Final = 1.5
 """The longest time that a member takes to give up partitions."""
 LEAVE: Final = -1
-"""The member epoch with which a heartbeat says that the member leaves."""
+"""The member epoch in the heartbeat with which a member leaves the group."""
 _COMMIT_VERSION: Final = 9
 _FETCH_OFFSETS_VERSION: Final = 9
 _ABANDON: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID})

@@ -242,8 +242,8 @@ class _Instance(_User):
         code_of: Callable[[Any], int],
         node_of: Callable[[bool], Any] | None = None,
     ) -> Any:
-        """Send a request to the coordinator of the transactional id, or to ``node_of``, again and again until it
-        succeeds. Returns the response. ``what`` describes the request in reports.
+        """Send a request to the coordinator of the transactional id, or to ``node_of``, repeatedly until it succeeds.
+        Returns the response. ``what`` describes the request in reports.
 
         Raises Fenced if a newer instance has taken over.
         """

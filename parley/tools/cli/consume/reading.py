@@ -102,7 +102,7 @@ def _position(consumer: Any, source: Source, partition: int) -> Any:
 
 @dataclass(slots=True)
 class Reader:
-    """A reader that prints the records which a consumer receives."""
+    """The loop that reads a consumer's records and prints them."""
 
     consumer: Any
     connection: Connection

@@ -68,7 +68,7 @@ def show_groups(codes: Mapping[str, int], *, output_format: Format | None) -> No
 async def delete_consumer_offsets(
     client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    """Delete offsets of a consumer group, as ``delete_offsets`` does. Raises ``CommandError`` also if the group has
+    """Delete offsets of a consumer group, as ``delete_offsets`` does. Also raises ``CommandError`` if the group has
     another type."""
     (name,) = await selected(client, [group])
     return await delete_offsets(client, name, selection, timeout_ms=timeout_ms)

@@ -142,7 +142,7 @@ def _without_right(text: str) -> str:
 
 
 def send_lines(lines: Iterable[bytes], form: LineFormat, sender: Sender, *, sync: bool) -> None:
-    """Send all lines, and wait for the acknowledgements. Raises ``CommandError`` at once for a line that cannot be
+    """Send all lines, and wait for the acknowledgements. Raises ``CommandError`` immediately for a line that cannot be
     parsed or queued, and at the end if any record was not acknowledged."""
     try:
         for number, line in enumerate(lines, start=1):
