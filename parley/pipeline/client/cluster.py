@@ -74,7 +74,7 @@ _BACKOFF_MAX_S: Final = 1.0
 _UNKNOWN_TOPIC_S: Final = 5.0
 """How long a read or a write waits for a topic that the cluster does not know: it may be created meanwhile."""
 _NEW_TOPIC_S: Final = 1.0
-"""How long a lookup waits for a topic: it takes a moment until all brokers know a new topic."""
+"""How long a lookup waits for an unknown topic: a new topic is not known to all brokers immediately."""
 _UNKNOWN_ERROR_S: Final = 5.0
 """How long a fetch that fails with UNKNOWN_SERVER_ERROR is retried. Kafka's consumers retry it forever."""
 _CONSUMER: Final = -1
@@ -175,14 +175,19 @@ class Cluster:
     # Any request.
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work(client)`` on the cluster's loop, for several requests that belong together. Returns its result.
+        """Run ``work(client)`` on the cluster's loop, and return its result. Use this for requests that belong
+        together.
 
-        For example ``cluster.run(lambda client: client.coordinator(group))``. Nothing is retried.
+        For example ``cluster.run(lambda client: client.coordinator(group))``. Nothing is retried: raises what ``work``
+        raises.
         """
         return self._submit(work).result()
 
     def retry(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run ``work(client)`` like ``run``, and repeat it after a pause while it raises temporary errors."""
+        """Run ``work(client)`` like ``run``. If it raises a temporary error, run it again after a pause.
+
+        Raises the last error if ``work`` does not succeed within ``api_timeout_ms``, and permanent errors immediately.
+        """
         return self._submit(lambda client: self._patiently(client, work)).result()
 
     def send(self, request: Request, *, node: int | None = None, version: int | None = None) -> Any:
@@ -221,8 +226,8 @@ class Cluster:
     ) -> dict[TopicPartition, int]:
         """Return the offset at ``EARLIEST``, ``LATEST`` or a timestamp (ms) for each partition.
 
-        At a timestamp, this is the first record that is not older, or -1 if all records are older. With
-        READ_COMMITTED, ``LATEST`` is the last stable offset.
+        For a timestamp, this is the offset of the first record at or after that time, or -1 if all records are earlier.
+        With READ_COMMITTED, ``LATEST`` is the last stable offset.
         """
         return self.retry(Lookup(wanted, isolation).run)
 
@@ -264,11 +269,13 @@ class Cluster:
     ) -> Iterator[Fetched]:
         """Yield whole record batches that contain the offsets [``start``, ``end``).
 
-        The first and the last batch may extend beyond the range (``parley.pipeline.client.decode`` cuts the rows). The
-        next response arrives while the caller decodes one. ``max_bytes`` limits a response, unless a single batch is
-        larger. Raises ``OffsetOutOfRange`` if the offset is below the log start or above the log end, and ``LogEnded``
-        if the log ends before ``end``. With READ_COMMITTED, waits at most ``api_timeout_ms`` for a transaction that is
-        open below ``end``.
+        The first and the last batch may extend beyond the range (``parley.pipeline.client.decode`` cuts the rows).
+        While the caller uses one result, the next one is fetched. ``max_bytes`` limits a response, unless a single
+        batch is larger.
+
+        Raises ``OffsetOutOfRange`` if the offset is below the log start or above the log end, and ``LogEnded`` if the
+        log ends before ``end``. With READ_COMMITTED, waits for a transaction that is open below ``end``, and raises
+        KafkaError(REQUEST_TIMED_OUT) after ``api_timeout_ms``.
         """
         if start >= end:
             return
@@ -291,7 +298,9 @@ class Cluster:
     async def _next(
         self, client: Client, partition: TopicPartition, start: int, end: int, isolation: Isolation, max_bytes: int
     ) -> Fetched:
-        """Return the next response that contains batches."""
+        """Return the next result that contains batches. Raises ``LogEnded`` if the log ends at ``start`` or before it,
+        and KafkaError(REQUEST_TIMED_OUT) if no batch arrives within ``api_timeout_ms``.
+        """
         deadline = asyncio.get_running_loop().time() + self.connection.api_timeout_ms / 1000
         while True:
             fetched = await self._patiently(
@@ -352,7 +361,11 @@ class Cluster:
         nobody_s: float = math.inf,
         unknown_error_s: float = 0.0,
     ) -> T:
-        """Repeat the call while it raises temporary errors, each time after a longer pause."""
+        """Repeat the call while it raises temporary errors, with longer and longer pauses.
+
+        Raises permanent errors immediately, and a temporary one when the deadline for its kind (``_Patience``) has
+        passed.
+        """
         loop = asyncio.get_running_loop()
         begun = loop.time()
         deadline = begun + self.connection.api_timeout_ms / 1000
@@ -411,7 +424,10 @@ def _cluster_of(connection: Connection, process: int) -> Cluster:
 
 
 async def _partitions(client: Client, names: list[str] | None) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Return the partitions of each topic, and whether the topic is internal."""
+    """Return the partitions of each named topic (None: of all topics), and True if the topic is internal.
+
+    Raises KafkaError if a named topic does not exist.
+    """
     found = {}
     for topic in (await client.metadata(names)).topics:
         name = topic.name or ""
@@ -425,7 +441,7 @@ async def _partitions(client: Client, names: list[str] | None) -> dict[str, tupl
 
 
 class Lookup:
-    """A lookup of offsets, which can be repeated: it keeps the offsets that it has found."""
+    """A lookup of offsets that can be repeated after an error: it then requests only the missing offsets."""
 
     def __init__(
         self,

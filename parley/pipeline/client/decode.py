@@ -58,7 +58,7 @@ class BadBatch(KafkaError):
 
 
 def kafka_schema(*, include_headers: bool = False) -> pa.Schema:
-    """Return the columns of Spark's Kafka source."""
+    """Return the schema of the rows: the columns of Spark's Kafka source, with ``headers`` only if it is requested."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -106,7 +106,7 @@ def visible(fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX) -> Iterato
 
 
 def _is_data(fetched: Fetched, pos: int, header: BatchHeader, aborted: _Aborted) -> bool:
-    """Return True if readers see the batch. Call this for every batch, in order."""
+    """Return True if readers see the batch. Call this for every batch, in order. Raises BadBatch."""
     try:
         verify_crc(fetched.records, pos, header)
         if header.is_control:
@@ -129,7 +129,7 @@ class _Aborted:
         return header.is_transactional and header.producer_id in self._producers
 
     def end(self, buf: bytes, pos: int, header: BatchHeader) -> None:
-        """Record a control batch: an abort marker ends its producer's open transaction."""
+        """Process a control batch: an abort marker ends its producer's open transaction."""
         if not self._coming and not self._producers:
             return
         self._begin(header.last_offset)
@@ -254,7 +254,7 @@ def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
 
 
 def _texts(values: pa.BinaryArray) -> pa.StringArray:
-    """Decode to strings. Invalid UTF-8 is replaced as in Java, which counts half a surrogate pair as one error."""
+    """Decode UTF-8 to strings. Errors are replaced as in Java: half a surrogate pair becomes one replacement character."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -263,7 +263,7 @@ def _texts(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def _taken(fields: pa.BinaryArray, first: int, nulls: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
-    """Take every fourth field from ``first`` on, with the given nulls."""
+    """Return every fourth field, from number ``first`` on: all keys, or all values. Those marked in ``nulls`` are null."""
     chosen = np.arange(first, first + 4 * len(nulls), 4, dtype=np.int64)
     return fields.take(pa.array(chosen, mask=nulls if nulls.any() else None))
 

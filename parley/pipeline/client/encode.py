@@ -65,7 +65,8 @@ def encode(
     """Encode the rows with the indexes in ``order``, in that order. Offsets start at 0, and the batches have no
     producer.
 
-    A batch contains at most ``batch_bytes`` of records, or a single larger record.
+    A batch contains at most ``batch_bytes`` of records, or a single larger record. ``level`` is the codec's compression
+    level; None means its default.
     """
     named = np.ascontiguousarray(order, np.int64)
     wire = named.tobytes()
@@ -155,7 +156,9 @@ def _timestamps(column: pa.Array | None, count: int, now_ms: int) -> bytes:
 
 
 def _headers(column: pa.Array) -> tuple[bytes, Bytes, Bytes]:
-    """Return the offsets of the lists, and the keys and values in them."""
+    """Return the offsets of the header lists, and the keys and the values of all headers. All three are empty if no row
+    has a list of headers. Raises ValueError.
+    """
     kind = column.type
     if pa.types.is_null(kind) or column.null_count == len(column):
         return b"", _NO_BYTES, _NO_BYTES

@@ -104,8 +104,9 @@ async def fetch_once(
 ) -> Fetched:
     """Fetch once from the partition's leader. The result may contain no batches.
 
-    Raises KafkaError with the partition's error, ``OffsetOutOfRange``, or CorruptRecord if the bytes are not batches.
-    After an error that a change of leader may explain, looks up the leader again before it raises the error.
+    Raises KafkaError: the partition's error; ``OffsetOutOfRange``; CorruptRecord if the bytes are not batches; or
+    UNSUPPORTED_VERSION if the broker does not support READ_COMMITTED. Before it raises an error that a change of leader
+    may explain, this function looks up the leader again.
     """
     try:
         node = await client.leader(*partition)
@@ -138,7 +139,7 @@ async def fetch_once(
 
 
 async def _forget_leader(client: Client, partition: TopicPartition) -> None:
-    """Look up the leader again. If no broker knows the leader now, the next call fails."""
+    """Look up the partition's leader again. Ignores errors, because the next request to the partition reports them."""
     try:
         await client.metadata([partition.topic])
     except KafkaError:
@@ -159,7 +160,7 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
 
 
 def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
-    """Return one partition's part of a fetch response as ``Fetched``.
+    """Return one partition's part of a fetch response as ``Fetched``. ``offset`` is the requested offset.
 
     Raises CorruptRecord if the bytes are not batches, and KafkaError for batches out of order: a batch's checksum does
     not cover its offset, and a wrong offset would look like a gap.
@@ -203,8 +204,9 @@ def _misplaced(partition: TopicPartition, offset: int, what: str) -> KafkaError:
 async def check_end(client: Client, partition: TopicPartition, offset: int) -> None:
     """Raise ``LogEnded`` if the log ends at ``offset`` or before it.
 
-    Records of an open transaction count: a reader of committed records waits until the transaction ends.
-    A new leader, whose fetches may be empty for a moment, does not respond before it knows its log's end (KIP-207).
+    Records of an open transaction count: a reader of committed records waits until the transaction ends. A new leader,
+    whose fetches may be empty for a moment, does not respond before it knows its log's end (KIP-207). Temporary errors
+    are ignored, because the next fetch reports them; other errors are raised as KafkaError.
     """
     try:
         end = await _bound(client, partition, LATEST, await client.leader(*partition))

@@ -41,7 +41,7 @@ _NOT_PASSING: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RE
 
 
 class ProducerId(NamedTuple):
-    """The identity of a producer, as a broker allocated it (KIP-98)."""
+    """A producer's identity in its batches: the id that a broker has allocated to it, and its epoch (KIP-98)."""
 
     producer_id: int
     epoch: int
@@ -113,7 +113,11 @@ class Sender:
         self._written: list[Written] = []
 
     async def add(self, batches: list[tuple[TopicPartition, bytearray]]) -> None:
-        """Add sealed v2 batches, in order, waiting for room. The batches are modified in place."""
+        """Add sealed v2 batches, which are sent in this order, and modify them in place. Waits while too many bytes are
+        in flight.
+
+        Raises the error that has ended the sender, if there is one.
+        """
         now = asyncio.get_running_loop().time
         for partition, data in batches:
             async with self._changed:
@@ -131,8 +135,11 @@ class Sender:
                 lane.driver = asyncio.create_task(self._drive(lane))
 
     async def drain(self) -> list[Written]:
-        """Wait until everything is written. Returns what was written since the last call; adjacent ranges
-        are joined."""
+        """Wait until all added batches are written. Returns what was written since the last call; adjacent ranges are
+        joined.
+
+        Raises the error that has ended the sender, if there is one.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: self._failed or not self._bytes)
         self._check()
@@ -140,7 +147,9 @@ class Sender:
         return written
 
     async def stop(self, *, settle: bool = False) -> None:
-        """Discard the waiting batches. Discards those in flight, too, or waits for them if ``settle`` is set."""
+        """Stop sending, and discard the waiting batches. Batches in flight may still be written; with ``settle``, this
+        call waits for their responses.
+        """
         drivers = [lane.driver for lane in self._lanes.values() if lane.driver is not None]
         flying = [batch.task for lane in self._lanes.values() for batch in lane.flying if batch.task is not None]
         for task in drivers if settle else (*drivers, *flying):
@@ -290,8 +299,11 @@ def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
 
 
 def _passes(error: KafkaError, alone: bool) -> bool:
-    """Return True if the batch may be sent again. A batch that overtook another, or followed a failed one, is out of
-    order."""
+    """Return True if the error is temporary, so that the batch must be sent again.
+
+    OUT_OF_ORDER_SEQUENCE_NUMBER is temporary unless the batch was sent alone: an earlier batch may have been delayed or
+    have failed.
+    """
     if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return not alone
     passing = error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE

@@ -32,12 +32,15 @@ def read_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Read the records from ``start`` up to, excluding, ``end``, by partition, in the columns of Spark's source.
+    """Read the records from ``start`` up to but excluding ``end``, partition by partition, in the columns of Spark's
+    source.
 
-    ``partitions``: read only these. ``client``: properties of a Java client for TLS and login.
+    ``partitions`` limits the read to these partitions. ``client`` contains properties of a Java client for TLS and
+    login.
 
-    Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION; ``parley.pipeline.client.cluster.OffsetOutOfRange`` for an offset
-    that the log does not contain; ``parley.pipeline.client.decode.BadBatch``), and ValueError for an invalid position.
+    Raises ValueError for an invalid position, and KafkaError: UNKNOWN_TOPIC_OR_PARTITION; ``OffsetOutOfRange`` or
+    ``LogEnded`` (``parley.pipeline.client.fetching``) for an offset that the log does not contain;
+    ``parley.pipeline.client.decode.BadBatch`` for a batch that cannot be read.
     """
     found = scan_topic(
         bootstrap,
@@ -63,8 +66,9 @@ def scan_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a topic as Arrow batches, as they arrive. The arguments and errors are those of
-    ``read_topic``."""
+    """Yield the records of a topic as Arrow batches, as they arrive. Takes the arguments of ``read_topic``, and raises
+    the same errors.
+    """
     with Cluster(Connection(bootstrap=bootstrap, security=SecurityProperties.of(client or {}))) as cluster:
         cluster.contact()
         known = cluster.partitions([topic])[topic]
@@ -86,7 +90,7 @@ def scan_topic(
 def _offsets(
     cluster: Cluster, wanted: list[TopicPartition], where: Where, isolation: Isolation
 ) -> dict[TopicPartition, int]:
-    """Return the offset of a position in each partition. Raises ValueError."""
+    """Return the offset of a position in each partition. Raises ValueError for an invalid position, and KafkaError."""
     if isinstance(where, Mapping):
         missing = [partition.partition for partition in wanted if partition.partition not in where]
         if missing:

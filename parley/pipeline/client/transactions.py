@@ -35,8 +35,9 @@ async def producer_id(
 ) -> ProducerId:
     """Get a producer id. With a transactional id, this fences older producers and aborts their open transaction.
 
-    ``current`` is the caller's current id: a fenced caller gets PRODUCER_FENCED or INVALID_PRODUCER_EPOCH (KIP-360;
-    brokers before 2.5 do not check it).
+    ``current`` is the id that the caller has used so far. With it, raises KafkaError(PRODUCER_FENCED) or
+    KafkaError(INVALID_PRODUCER_EPOCH) if another producer has fenced the caller (KIP-360; brokers before 2.5 do not
+    check this).
     """
     node = None if transactional_id is None else await client.coordinator(transactional_id, _TRANSACTION)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
@@ -50,7 +51,9 @@ async def producer_id(
 async def add_partitions(
     client: Client, transactional_id: str, producer: ProducerId, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Add partitions to the transaction before anything is written to them. The first call opens the transaction."""
+    """Add partitions to the transaction, before anything is written to them. The first call opens the transaction.
+    Raises KafkaError.
+    """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -74,7 +77,9 @@ async def add_partitions(
 
 
 async def add_group(client: Client, transactional_id: str, producer: ProducerId, group: str) -> None:
-    """Add a group's offsets to the transaction, or open one, before ``commit_offsets``. Raises KafkaError."""
+    """Add a group to the transaction, and open the transaction if necessary. Call this before ``commit_offsets``.
+    Raises KafkaError.
+    """
     node = await client.coordinator(transactional_id, _TRANSACTION)
     version = min(await client.version_for(AddOffsetsToTxnRequest, node=node), _ADD_OFFSETS_VERSION_MAX)
     request = AddOffsetsToTxnRequest(
@@ -94,7 +99,7 @@ async def commit_offsets(
     group: str,
     offsets: Mapping[TopicPartition, Committed],
 ) -> None:
-    """Commit offsets of a group without members. They take effect with the transaction's commit. Raises KafkaError."""
+    """Commit offsets of a group without members. They take effect when the transaction is committed. Raises KafkaError."""
     kind = TxnOffsetCommitRequest
     topics: dict[str, Any] = {}
     for place, one in offsets.items():
@@ -120,7 +125,7 @@ async def commit_offsets(
 
 
 async def end(client: Client, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
-    """Commit or abort the open transaction. Call this again if there is no response."""
+    """Commit or abort the open transaction. If there is no response, call this again. Raises KafkaError."""
     node = await client.coordinator(transactional_id, _TRANSACTION)
     version = min(await client.version_for(EndTxnRequest, node=node), _END_VERSION_MAX)
     request = EndTxnRequest(

@@ -122,10 +122,12 @@ class Producer:
     # Writing.
 
     def write(self, rows: pa.RecordBatch, *, topic: str | None = None) -> None:
-        """Add rows: the columns of ``parley.pipeline.client.encode``, and ``partition`` (null or absent: by the key).
+        """Add rows. Their columns are those of ``parley.pipeline.client.encode`` and, optionally, ``partition``. If a
+        row names no partition, its key decides.
 
-        They go to ``topic``, or to the topic in the column ``topic``. A missing topic is created if the broker allows
-        it. Rows of one partition keep their order.
+        The rows go to ``topic``, or to the topic in the column ``topic``. A missing topic is created if the broker
+        allows it. Rows of one partition keep their order. Raises ValueError for rows that cannot be records, or if a
+        transactional producer has no open transaction, and KafkaError if earlier or these rows cannot be written.
         """
         self._check_may_write()
         rows = _prepared(rows, topic)
@@ -139,7 +141,7 @@ class Producer:
             self._send_held()
 
     def identity(self) -> ProducerId:
-        """Return the identity in this producer's batches. The first call gets it from the cluster."""
+        """Return the identity in this producer's batches. The first call gets it from the cluster. Raises KafkaError."""
         self._identified()
         assert self._producer is not None
         return self._producer
@@ -185,7 +187,10 @@ class Producer:
     # Transactions.
 
     def begin(self) -> None:
-        """Open a transaction. The first call fences older producers with this id, and aborts their open transaction."""
+        """Open a transaction. The first call fences older producers with this id, and aborts their open transaction.
+
+        Raises ValueError without a transactional id, or if a transaction is already open, and KafkaError.
+        """
         if self._writing.transactional_id is None:
             raise ValueError("a transaction needs a transactional id")
         if self._in_transaction:
@@ -194,8 +199,10 @@ class Producer:
         self._in_transaction = True
 
     def add_offsets(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Add a group's offsets to the open transaction: they are committed with it, or not at all. Raises
-        KafkaError."""
+        """Add a group's offsets to the open transaction: they are committed with it, or not at all.
+
+        Raises ValueError if no transaction is open, and KafkaError.
+        """
         transactional_id, producer = self._writing.transactional_id, self._producer
         if not self._in_transaction or transactional_id is None or producer is None:
             raise ValueError("no transaction is open")
@@ -206,18 +213,21 @@ class Producer:
         )
 
     def commit(self) -> list[Written]:
-        """Write everything and commit. Returns what was written. After a KafkaError, the transaction may have been
-        committed."""
+        """Write everything and commit the transaction. Returns what was written.
+
+        After a KafkaError the transaction may be committed. ``abort`` then raises INVALID_TXN_STATE; otherwise it
+        aborts the transaction. Raises ValueError if no transaction is open.
+        """
         written = self.flush()
         self._end_transaction(committed=True)
         return written
 
     def abort(self) -> None:
-        """Undo everything that was written since ``begin``, even after an error.
+        """Abort the open transaction, even after an error. Afterwards, the producer can be used again.
 
-        After a KafkaError, create a new producer. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH mean that another producer
-        has taken over the transactional id, or that the coordinator has aborted the transaction. INVALID_TXN_STATE
-        means that the transaction was committed.
+        If this raises KafkaError, create a new producer. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH mean that another
+        producer has taken over the transactional id, or that the coordinator has aborted the transaction.
+        INVALID_TXN_STATE means that the transaction was committed. Raises ValueError if no transaction is open.
         """
         self._stop(settle=True)  # records that arrive after the abort would stay open
         try:
@@ -246,7 +256,7 @@ class Producer:
             raise ValueError("a transactional producer writes only between begin and commit")
 
     def _identified(self) -> Sender:
-        """Return the sender. The first call gets a producer id for it."""
+        """Return the sender. The first call creates it, with a producer id from the cluster. Raises KafkaError."""
         if self._sender is None:
             writing, current = self._writing, self._producer
             producer = self._renewed or self._cluster.retry(
@@ -325,7 +335,9 @@ class Producer:
 
 
 async def _partition_count(client: Client, topic: str) -> int:
-    """Return the number of a topic's partitions. A missing topic is created if ``auto.create.topics.enable`` is set."""
+    """Return the number of a topic's partitions. A missing topic is created if ``auto.create.topics.enable`` is set.
+    Raises KafkaError.
+    """
     described = (await client.metadata([topic], create=True)).topics[0]
     check_code(described.error_code, f"topic {topic!r}")
     return len(described.partitions)
