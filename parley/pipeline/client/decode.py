@@ -254,7 +254,9 @@ def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
 
 
 def _texts(values: pa.BinaryArray) -> pa.StringArray:
-    """Decode UTF-8 to strings. Errors are replaced as in Java: half a surrogate pair becomes one replacement character."""
+    """Decode UTF-8 to strings. Errors are replaced as in Java: half a surrogate pair becomes a single replacement
+    character.
+    """
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -263,7 +265,9 @@ def _texts(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def _taken(fields: pa.BinaryArray, first: int, nulls: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
-    """Return every fourth field, from number ``first`` on: all keys, or all values. Those marked in ``nulls`` are null."""
+    """Return every fourth field, from number ``first`` on: all keys, or all values. The fields marked in ``nulls`` are
+    null.
+    """
     chosen = np.arange(first, first + 4 * len(nulls), 4, dtype=np.int64)
     return fields.take(pa.array(chosen, mask=nulls if nulls.any() else None))
 

@@ -99,7 +99,10 @@ async def commit_offsets(
     group: str,
     offsets: Mapping[TopicPartition, Committed],
 ) -> None:
-    """Commit offsets of a group without members. They take effect when the transaction is committed. Raises KafkaError."""
+    """Commit offsets of a group without members. They take effect when the transaction is committed.
+
+    Raises KafkaError.
+    """
     kind = TxnOffsetCommitRequest
     topics: dict[str, Any] = {}
     for place, one in offsets.items():

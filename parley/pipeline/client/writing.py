@@ -141,7 +141,10 @@ class Producer:
             self._send_held()
 
     def identity(self) -> ProducerId:
-        """Return the identity in this producer's batches. The first call gets it from the cluster. Raises KafkaError."""
+        """Return the identity in this producer's batches. The first call gets it from the cluster.
+
+        Raises KafkaError.
+        """
         self._identified()
         assert self._producer is not None
         return self._producer

@@ -78,7 +78,7 @@ Recommender = Callable[[str, Mapping[str, Any]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One key. ``is_visible`` returns True if the key matters, given all values."""
+    """A configuration key. ``is_visible`` gets the key's name and all values, and returns True if the key matters."""
 
     name: str
     type: ConfigType
@@ -115,7 +115,7 @@ class ConfigKey:
 
 @dataclass(slots=True)
 class ConfigValue:
-    """The given value of a key, and its errors."""
+    """The result for one key: its given value, the recommended values, its errors, and whether it is visible."""
 
     name: str
     value: Any = None
@@ -126,7 +126,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True)
 class ConfigInfo:
-    """A key and its value. ``definition`` is None for an invalid value without a key."""
+    """A key and its value. ``definition`` is None if an error concerns a name for which no key is defined."""
 
     definition: ConfigKey | None
     value: ConfigValue
@@ -145,7 +145,7 @@ class ConfigInfos:
         return sum(len(one.value.errors) > 0 for one in self.configs)
 
     def problems(self) -> list[str]:
-        """Return the errors of all keys."""
+        """Return the error messages of all keys."""
         return [error for one in self.configs for error in one.value.errors]
 
 
@@ -157,7 +157,7 @@ class ConfigDef:
         self._group: str | None = None
 
     def group(self, name: str) -> Self:
-        """Put the keys that are added from now on into a group."""
+        """Put all keys that are defined after this call into the group."""
         self._group = name
         return self
 
@@ -238,7 +238,7 @@ class ConfigDef:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a typed value in the form of a properties file. A secret stays hidden."""
+    """Return a typed value as it would be written in a properties file; None for None. A secret stays hidden."""
     match value:
         case None:
             return None
@@ -323,12 +323,14 @@ _PARSERS: Final[Mapping[ConfigType, Callable[[str, Any], Any]]] = {
 
 
 def at_least(low: float) -> Validator:
-    """Accept numbers that are not smaller than ``low``."""
+    """Return a validator that accepts numbers that are not smaller than ``low``."""
     return between(low, None)
 
 
 def between(low: float, high: float | None) -> Validator:
-    """Accept numbers in a range, including its ends."""
+    """Return a validator that accepts numbers from ``low`` to ``high``, inclusive. None means that there is no upper
+    limit.
+    """
 
     def check(name: str, value: Any) -> None:
         if value is None:
@@ -342,7 +344,7 @@ def between(low: float, high: float | None) -> Validator:
 
 
 def one_of(*allowed: Any, ignore_case: bool = False) -> Validator:
-    """Accept these values, or lists of them."""
+    """Return a validator that accepts these values, and lists of them."""
     folded = {str(one).lower() for one in allowed}
     choices = ", ".join(str(one) for one in allowed)
     must = f"one of (case insensitive): {choices.upper()}" if ignore_case else f"one of: {choices}"
@@ -356,7 +358,7 @@ def one_of(*allowed: Any, ignore_case: bool = False) -> Validator:
 
 
 def non_empty(name: str, value: Any) -> None:
-    """Accept texts and lists that are not empty."""
+    """Raise ConfigError if a text or a list is empty. This is a validator."""
     if value is not None and not value:
         raise ConfigError(f"Invalid value {as_text(value)} for configuration {name}: {_kind(value)} must be non-empty")
 
@@ -366,7 +368,7 @@ def _kind(value: Any) -> str:
 
 
 def printable(name: str, value: Any) -> None:
-    """Accept texts that are not empty and have no control characters."""
+    """Raise ConfigError if a text is empty or has control characters. This is a validator."""
     if value is not None and not value:
         raise ConfigError(f"Invalid value {value} for configuration {name}: String may not be empty")
     control = [str(ord(one)) for one in value or "" if ord(one) < 32 or ord(one) == 127]
@@ -378,7 +380,7 @@ def printable(name: str, value: Any) -> None:
 
 
 def distinct(name: str, value: Any) -> None:
-    """Accept lists of distinct, non-empty elements."""
+    """Raise ConfigError if a list has equal or empty elements. This is a validator."""
     if any(not one for one in value):
         raise ConfigError(f"Configuration '{name}' values must not be empty.")
     if len(set(value)) != len(value):

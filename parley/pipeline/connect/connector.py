@@ -58,7 +58,7 @@ class ConnectorContext(Protocol):
         ...
 
     def raise_error(self, error: BaseException) -> None:
-        """Fail the connector, from one of its own threads."""
+        """Fail the connector with this error. For errors in threads that the connector itself has started."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class Connector(ABC):
     context: ConnectorContext
 
     def initialize(self, context: ConnectorContext) -> None:
-        """Called before ``start``."""
+        """Store the runtime's services in ``context``. Called before ``start``."""
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
@@ -133,8 +133,9 @@ class SourceConnector(Connector):
     ) -> bool:
         """Check offsets before a user changes the stored ones (KIP-875). Raise ConnectError to reject them.
 
-        ``offsets`` contains pairs of a source partition and its new offset, or None to delete the offset. Returns False
-        if the offsets were not checked and may be useless.
+        The values of ``offsets`` are pairs of a source partition and its new offset, or None to delete the offset; the
+        keys have no meaning. Return True if the connector can use the offsets. False, the default, means that it has
+        not checked them: the user is told that offsets outside Connect must be changed separately.
         """
         return False
 
@@ -146,10 +147,12 @@ class SinkConnector(Connector):
         return [self.props] * max_tasks
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        """Check offsets before a user changes those of the sink's group (KIP-875). Raise ConnectError to reject them.
+        """Check offsets before a user changes those of the sink's group (KIP-875). Raise ConnectError to
+        reject them.
 
-        ``offsets`` contains the new offset of each partition, or None to delete it. Returns False if the offsets were
-        not checked and may be useless.
+        ``offsets`` contains the new offset of each partition, or None to delete it. Return True if the connector can
+        use the offsets. False, the default, means that it has not checked them: the user is told that offsets outside
+        Connect must be changed separately.
         """
         return False
 
@@ -165,11 +168,15 @@ class TransactionContext(Protocol):
     """
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
-        """Commit after this record, which ``poll`` is about to return. By default, commit after the next batch."""
+        """Commit the transaction after this record, which the current ``poll`` will return; without a record, after the
+        next batch.
+        """
         ...
 
     def abort_transaction(self, record: SourceRecord | None = None) -> None:
-        """Abort after this record, which ``poll`` is about to return. By default, abort after the next batch."""
+        """Abort the transaction after this record, which the current ``poll`` will return; without a record, after the
+        next batch.
+        """
         ...
 
 
@@ -178,7 +185,7 @@ class SourceTaskContext(Protocol):
 
     @property
     def transactions(self) -> TransactionContext | None:
-        """The task's transactions; None if the runtime decides when they end."""
+        """The task's requests to end transactions; None unless ``transaction.boundary`` is ``connector``."""
         ...
 
     @property
@@ -196,7 +203,7 @@ class SourceTask(Task):
     context: SourceTaskContext
 
     def initialize(self, context: SourceTaskContext) -> None:
-        """Called before ``start``."""
+        """Store the runtime's services in ``context``. Called before ``start``."""
         self.context = context
 
     @abstractmethod
@@ -232,11 +239,14 @@ class OffsetRange:
 
 
 class ErrantRecordReporter(Protocol):
-    """Accepts records that a sink task cannot write, for the dead letter topic, as ``errors.tolerance`` allows
-    (KIP-610)."""
+    """The way to report records that a sink task cannot write (KIP-610). They are skipped, and sent to the dead letter
+    topic if there is one.
+    """
 
     def report(self, record: SinkRecord, error: BaseException) -> None:
-        """Report a record. Raises ConnectError if errors are not tolerated."""
+        """Report a record that the task skips, and the reason. Raises ConnectError if ``errors.tolerance``
+        is ``none``.
+        """
         ...
 
 
@@ -255,16 +265,17 @@ class SinkTaskContext(Protocol):
 
     @property
     def errant_records(self) -> ErrantRecordReporter | None:
-        """The reporter of records that the task rejects; None if the connector's configuration has no destination for
-        them."""
+        """The way to report records that the task cannot write; None if ``errors.tolerance`` is ``none`` and no dead
+        letter topic is configured.
+        """
         ...
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue from these offsets after the current call."""
+        """Continue from these offsets after the current call. The task fails if a partition is not assigned to it."""
         ...
 
     def timeout(self, ms: int) -> None:
-        """Set the pause in ms before the next call after a ``RetriableError`` (default: the pause of ``errors.*``)."""
+        """Set the pause (ms) before the next call is repeated after a ``RetriableError``. The default is 1000 ms."""
         ...
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -288,7 +299,7 @@ class SinkTask(Task):
     context: SinkTaskContext
 
     def initialize(self, context: SinkTaskContext) -> None:
-        """Called before ``start``."""
+        """Store the runtime's services in ``context``. Called before ``start``."""
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:

@@ -44,7 +44,7 @@ _ANY_DELAY: Final = -1
 
 
 def _aliases(name: str, value: Any) -> None:
-    """Accept a list of distinct names."""
+    """Raise ConfigError if a name occurs twice. This is a validator."""
     if len(set(value)) != len(value):
         raise ConfigError(f"Invalid value [{', '.join(value)}] for configuration {name}: Duplicate alias provided.")
 
@@ -255,7 +255,7 @@ def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group
 
 
 def class_of(plugins: Plugins, base: Any) -> Validator:
-    """Accept the name of an existing class of the required kind."""
+    """Return a validator that accepts the name of an existing class of the required kind."""
 
     def check(name: str, value: Any) -> None:
         if value:

@@ -36,7 +36,10 @@ def alter_sink_offsets(
     config: Mapping[str, str],
     offsets: Sequence[SourceOffset] | None,
 ) -> str:
-    """Commit or delete offsets of a sink's group. Raises BadRequest, HerderError."""
+    """Commit or delete offsets of a sink's group; None deletes all. Returns the message for the user.
+
+    Raises BadRequest for invalid offsets or if the connector rejects them, and HerderError if the change fails.
+    """
     group = groups.group_of(name, config)
     try:
         known = groups.committed(cluster, group)
@@ -58,7 +61,10 @@ def alter_source_offsets(
     config: Mapping[str, str],
     offsets: Sequence[SourceOffset] | None,
 ) -> str:
-    """Store or delete offsets of a source. Raises BadRequest, HerderError."""
+    """Store or delete offsets of a source; None deletes all. Returns the message for the user.
+
+    Raises BadRequest if the connector rejects the offsets, and HerderError if they cannot be stored.
+    """
     wanted = [(partition, None) for partition, _ in store.all(name)] if offsets is None else list(offsets)
     was_looked_at = _ask(connector, name, config, {str(at): one for at, one in enumerate(wanted)})
     try:

@@ -137,7 +137,7 @@ class Schema:
         return self._by_name.get(name)
 
     def as_optional(self, default: Any = None) -> Schema:
-        """Return this schema, with optional values."""
+        """Return this schema with optional values, whose default is ``default``."""
         return replace(self, optional=True, default=default)
 
     def named(self, name: str, version: int | None = None, doc: str | None = None) -> Schema:
@@ -203,9 +203,11 @@ def map_of(keys: Schema, values: Schema) -> Schema:
 
 
 class Struct:
-    """A record with the fields of its schema. ``struct["name"] = value`` checks the value against the field's schema.
+    """A record with the fields of its schema. ``struct["name"] = value`` checks the value against the
+    field's schema.
 
-    A field that was never set has its schema's default, or None. Structs with equal schemas and values are equal.
+    A field that was not set, or that is None, has its schema's default. Structs with equal schemas and values are
+    equal. Raises DataError for an unknown field or a value that does not fit.
     """
 
     __slots__ = ("schema", "values")
@@ -220,7 +222,9 @@ class Struct:
             self[name] = value
 
     def __getitem__(self, name: str) -> Any:
-        """Return the field's value. Raises DataError if the schema has no such field."""
+        """Return the field's value; the schema's default if it was not set or is None. Raises DataError if the schema
+        has no such field.
+        """
         value = self.values.get(name)
         return value if value is not None else self._field(name).schema.default
 

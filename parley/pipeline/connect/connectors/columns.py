@@ -56,7 +56,7 @@ _NULL_FOLDERS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 class Refused(DataError):
-    """A record is refused, because a value cannot be stored exactly. The message names the record and the field."""
+    """Raised if a value of a record cannot be stored exactly. The message names the record and the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class StoredRow:
 
 
 class Target(Protocol):
-    """The table or file for the rows."""
+    """The table or file to which the rows are written."""
 
     @property
     def name(self) -> str:
@@ -113,7 +113,7 @@ class FileColumns:
 
 
 class Columns:
-    """The columns of a target while rows are added. This class writes nothing."""
+    """The columns that a target needs for its rows, while the rows are added. This class writes nothing."""
 
     def __init__(
         self,
@@ -126,12 +126,12 @@ class Columns:
         widens: Callable[[Any, Any], bool] = lambda old, new: True,
         names: NameRule = ANY_NAMES,
     ) -> None:
-        """Start with the target's present columns.
+        """Start with the columns that the target has now.
 
-        ``stored`` maps the present columns to their types; ``required`` names those that allow no nulls. ``fixed``
-        columns are never widened. ``widens`` returns True if the target can widen one type to another. ``names`` is the
-        rule for column names. ``dividing`` are the partition columns: their values are stored as text, so bytes are
-        refused, as are texts that readers take for null.
+        ``stored`` maps them to their types; ``required`` names those that allow no nulls. ``fixed`` columns are never
+        widened. ``widens`` returns True if the target can widen one type to another. ``names`` is the rule for column
+        names. ``dividing`` are the partition columns: their values are stored as text, so bytes are refused, as are
+        texts that readers take for null.
         """
         self.kinds: dict[str, Any] = dict(stored)
         self._stored = dict(stored)
@@ -178,7 +178,9 @@ class Columns:
         self._rows.append((row, stored))
 
     def _grown(self, row: Row, name: str, error: DoesNotFit) -> Any:
-        """Return the type that a column needs for a value; None if a null implies no type. Raises Refused."""
+        """Return the wider type that a column needs for a value; None if the value is null and no column need be
+        created. Raises Refused.
+        """
         value, declared = row.values[name], row.declared.get(name)
         is_new = name not in self._stored
         if value is None and (declared is None or not is_new or self._target.evolution_key):
@@ -231,9 +233,10 @@ class Columns:
         return Refused(f"{place(row.record)}: the field {error.path} has {error.given}, {column}{hint}")
 
     def finish(self, refuse: Callable[[SinkRecord, Refused], None]) -> list[StoredRow]:
-        """Return the rows to store, in order, and complete ``kinds``. Passes refused records to ``refuse``.
+        """Return the rows to store, in order. Call this once, after the last ``add``: it also decides the final
+        ``kinds``.
 
-        Raises what ``refuse`` raises.
+        Calls ``refuse`` for each record whose values do not fit the final types. Raises what ``refuse`` raises.
         """
         for name, kind in self.kinds.items():
             if kind != self._stored.get(name) and kind != settled(kind):
@@ -284,7 +287,7 @@ def refusing(task: SinkTask) -> Callable[[SinkRecord, Refused], None]:
 
 
 def planned(rows: Iterable[Row], columns: Columns, refuse: Callable[[SinkRecord, Refused], None]) -> list[StoredRow]:
-    """Add the rows and return those to store. Raises what ``refuse`` raises."""
+    """Add all rows, and return the rows to store. Passes refused records to ``refuse``, and raises what it raises."""
     for row in rows:
         try:
             columns.add(row)
@@ -363,7 +366,8 @@ def table_of(
     *,
     with_source: bool = True,
 ) -> pa.Table:
-    """Return the records as a table with all columns of the target, old and new, in order.
+    """Return the records as a table with all columns of the target, old and new, in order. Passes refused records to
+    ``refuse``.
 
     Raises what ``refuse`` raises, and DataError if a schema has no column types.
     """

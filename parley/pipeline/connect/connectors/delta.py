@@ -154,9 +154,10 @@ class DeltaSinkTask(TableTask):
         )
 
     def _make(self, rows: pa.Table, done: Transaction) -> None:
-        """Create the table with its first rows. Raises RetriableError if another task creates it first.
+        """Create the table with its first rows. ``done`` is the transaction that stores the offset.
 
-        The library must not retry: its second commit would overwrite the other task's table.
+        Raises RetriableError if another task creates the table first. The library must not retry: its second commit
+        would overwrite the other task's table.
         """
         try:
             write_deltalake(

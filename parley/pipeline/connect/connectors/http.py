@@ -78,7 +78,9 @@ class HttpSinkTask(SinkTask):
         return bodies
 
     def _send(self, batch: Sequence[_Body]) -> ConnectError | None:
-        """Send a batch. Returns the error if the service rejects it permanently. Raises RetriableError."""
+        """Send a batch. Returns the error if the service rejects it permanently, otherwise None. Raises RetriableError
+        if the service does not respond, or rejects it temporarily.
+        """
         first = batch[0].record
         key = f"{first.original_topic}-{first.original_kafka_partition}-{first.original_kafka_offset}-{len(batch)}"
         content, kind = _content(_in_json([one.value for one in batch]) if self._batch > 1 else batch[0].value)

@@ -102,7 +102,7 @@ class TableTask(RangeTask):
 
 
 class TableConnector(SinkConnector):
-    """A sink whose tasks are ``TableTask``."""
+    """A sink connector whose tasks are of the class ``TableTask``."""
 
     version = "1.0"
 

@@ -61,7 +61,7 @@ class HeaderConverter(ABC):
 
 
 class ConverterOfBoth(Converter, HeaderConverter):
-    """A converter that treats header values like record values."""
+    """A converter of record values that converts header values in the same way."""
 
     def from_header(self, topic: str, header: Header) -> bytes | None:
         return self.from_connect(topic, header.schema, header.value)

@@ -113,8 +113,9 @@ class AvroConverter(Converter):
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """Raise RetriableError if the registry does not respond, DataError if it rejects a request or a schema
-    is invalid."""
+    """Turn the registry's errors in the body of ``with`` into Connect's: RetriableError if the registry does not
+    respond, DataError if it rejects a request or a schema is invalid.
+    """
     try:
         yield
     except RegistryAway as error:

@@ -236,8 +236,11 @@ def _float(value: float) -> float | str:
 
 
 def _float_of(given: Decimal | int | str) -> float:
-    """Return the double nearest to a fraction; for an integer, the double whose shortest form equals it. Raises
-    DataError."""
+    """Return the double nearest to a fraction. For an integer, return the double whose shortest decimal form is this
+    integer.
+
+    Raises DataError if there is none, or if the number is too large.
+    """
     if isinstance(given, str) and given not in _NO_NUMBERS:
         raise DataError("a string is not a number")
     try:

@@ -32,7 +32,9 @@ _log = logging.getLogger(__name__)
 
 
 class Share:
-    """This worker's share. ``on_leading`` is called whenever this worker is the leader of a new generation."""
+    """This worker's share of the work. ``on_leading`` is called whenever this worker is the leader of a new
+    generation.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Share:
         self.leads = False
         self.version = 0
         self.joined = asyncio.Event()
-        """Set while this worker is a member of the group."""
+        """Set once this worker has an assignment, and until it loses its membership."""
         self.settled = asyncio.Event()
         """Set while this worker is a member and no rebalance is in progress: the leader and the assignment
         are known."""
@@ -77,7 +79,9 @@ class Share:
         return Work(names, frozenset(task for name in names for task in state.task_ids(name)))
 
     def owner_url(self, of: str | TaskId) -> str | None:
-        """Return the URL of the worker that runs the connector or the task. Only the leader knows it."""
+        """Return the URL of the worker that runs the connector or the task; None if no worker does, or if this worker
+        does not lead.
+        """
         for url, work in self._owners.items():
             if of in work.tasks or of in work.connectors:
                 return url

@@ -56,7 +56,7 @@ class Sharing:
     _members: frozenset[str] = frozenset()
     _held_until_ms: int | None = None
     _candidates: set[str] = field(default_factory=set)
-    """Members that joined while work is held back."""
+    """Members that have joined since work was held back. They get that work first."""
 
     def decide(self, has: Mapping[str, Work], wanted: Work, now_ms: int) -> Decision:
         """Assign ``wanted`` to the members. ``has`` is the work that each member reports."""
@@ -83,7 +83,7 @@ class Sharing:
         return Decision(given, revoked, delay)
 
     def _delay(self, lost: Work, now_ms: int) -> int:
-        """Return the time (ms) for which lost work is still held back; 0 means that it is assigned now."""
+        """Return for how many ms lost work is still held back; 0 means that it is assigned now."""
         if not lost:
             self._held_until_ms = None
             self._candidates.clear()
@@ -150,7 +150,7 @@ def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, 
 
 
 def _beyond(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the number that each member must give up, so that no member has two more than another."""
+    """Return how many each member must give up so that the members' numbers differ by at most one."""
     if max(counts.values()) - min(counts.values()) <= 1:
         return dict.fromkeys(counts, 0)
     least, over = divmod(sum(counts.values()), len(counts))

@@ -15,8 +15,10 @@ T = TypeVar("T")
 
 
 async def in_thread(what: Callable[..., T], *arguments: object) -> T:
-    """Run the call. Returns its result, or raises its exception. If the caller is cancelled, the call continues in its
-    thread."""
+    """Run the call in a thread. Returns its result, or raises its exception.
+
+    If the caller is cancelled, the call continues in its thread, and its result is dropped.
+    """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 

@@ -48,7 +48,9 @@ _log = logging.getLogger(__name__)
 
 
 def restart_plan(statuses: StatusStore, name: str, *, include_tasks: bool, only_failed: bool) -> Work:
-    """Return the part of a connector that a restart request applies to (KIP-745)."""
+    """Return the connector and tasks that a restart request applies to (KIP-745), according to their last
+    known states.
+    """
 
     def is_meant(state: State) -> bool:
         return state is State.FAILED if only_failed else state is not State.RESTARTING
@@ -88,7 +90,7 @@ class Following:
         self._counts: dict[str, int] = {}
         """The known connectors, with their numbers of tasks."""
         self._worked_out: dict[str, Mapping[str, str]] = {}
-        """The configurations of connectors for which this worker last computed tasks."""
+        """The connectors' configurations at the time when this worker last computed their tasks."""
         self._doing: set[asyncio.Task[None]] = set()
         self._client = httpx.AsyncClient(timeout=30, verify=True if tls is None else tls)
         self._running: Running
@@ -96,7 +98,7 @@ class Following:
         self._fencing: Fencing
 
     def use(self, running: Running, share: Share, fencing: Fencing) -> None:
-        """Set the parts that changes act on."""
+        """Set the objects to which changes are applied. Call this once, before ``start``."""
         self._running, self._share, self._fencing = running, share, fencing
 
     async def start(self) -> None:
@@ -106,7 +108,7 @@ class Following:
         self._counts = {name: len(state.tasks.get(name, ())) for name in state.connectors}
 
     async def stop(self) -> None:
-        """Cancel the work in progress."""
+        """Cancel the work in progress, and close the connections to other workers."""
         for one in self._doing:
             one.cancel()
         await asyncio.gather(*self._doing, return_exceptions=True)
@@ -164,7 +166,9 @@ class Following:
         return Work(work.connectors & {name}, frozenset(task for task in work.tasks if task.connector == name))
 
     def _rejoin(self) -> None:
-        """Join again, as does every worker that reads this change. Heartbeats alone would spread it more slowly."""
+        """Join the group again. Every worker that reads this change does so: heartbeats alone would spread it more
+        slowly.
+        """
         if self._share.joined.is_set():
             self._membership.rejoin()
 
@@ -183,7 +187,9 @@ class Following:
     # Leading.
 
     def lead(self) -> None:
-        """Take over as the leader: fence earlier leaders, renew the signing key if needed, delete outdated statuses."""
+        """Begin to lead: fence earlier leaders, replace an old signing key, delete outdated statuses. Does not wait,
+        and retries while this worker leads.
+        """
         self._do(self._lead())
 
     async def _lead(self) -> None:
@@ -220,7 +226,9 @@ class Following:
     # Computing tasks.
 
     def reconfigure(self, name: str) -> None:
-        """Compute the tasks of a connector that runs here."""
+        """Compute the tasks of a connector that runs here, and submit them to the leader if they have changed. Does not
+        wait.
+        """
         self._do(self._work_out(name))
 
     async def _work_out(self, name: str) -> None:
@@ -253,7 +261,9 @@ class Following:
     # Before a task writes exactly once.
 
     async def fence(self, task: TaskId) -> None:
-        """Have the leader fence older tasks of the connector. Raises ConnectError."""
+        """Have the leader fence older tasks of the connector. Raises ConnectError if this does not succeed in time, or
+        if the task no longer belongs to this worker.
+        """
         give_up, pause = asyncio.get_running_loop().time() + _FENCE_S, _RETRY_FIRST_S
         while True:
             try:
@@ -276,7 +286,9 @@ class Following:
             await self._ask_leader("PUT", f"connectors/{quote(name, safe='')}/fence", b"")
 
     async def verify(self, task: TaskId, generation: int) -> None:
-        """Raise ConnectError if newer tasks of the connector were committed, or if another worker runs the task."""
+        """Raise ConnectError if newer tasks of the connector were committed, if another worker now runs the task, or if
+        the log cannot be read.
+        """
         try:
             await self._configs.refresh()
         except KafkaError as error:

@@ -53,7 +53,7 @@ class SessionKey(NamedTuple):
 
 
 class Change(StrEnum):
-    """The kinds of changes that a record can make."""
+    """The kinds of changes that a record can cause."""
 
     CONNECTOR = "connector"
     DELETED = "deleted"
@@ -83,7 +83,8 @@ class ConfigState:
     targets: dict[str, TargetState] = field(default_factory=dict)
     session_key: SessionKey | None = None
     fenced_counts: dict[str, int] = field(default_factory=dict)
-    """The number of tasks of each connector that may write in transactions since its last round of fencing.
+    """For each connector, the number of tasks that have been allowed to write in transactions since its last round of
+    fencing.
 
     It is kept after the connector is deleted: a new connector with the same name must fence them.
     """
@@ -97,7 +98,7 @@ class ConfigState:
     """Connectors whose last commit lacks some task configurations: the leader must compute them again."""
 
     def target(self, name: str) -> TargetState:
-        """Return the target state of a connector."""
+        """Return the target state of a connector; STARTED if none is stored."""
         return self.targets.get(name, TargetState.STARTED)
 
     def task_ids(self, name: str) -> list[TaskId]:
@@ -110,7 +111,9 @@ class ConfigState:
         return configs[task.task] if 0 <= task.task < len(configs) else None
 
     def apply(self, record: Keyed) -> Changed | None:
-        """Apply a record. Returns what it changed."""
+        """Apply a record. Returns what it changed; None if it changes nothing that workers must act on, or
+        is invalid.
+        """
         self.offset = record.offset + 1
         try:
             key = record.key.decode()
@@ -202,7 +205,7 @@ def _texts(properties: Any) -> dict[str, str]:
 
 
 class ConfigStore:
-    """The configurations, and their changes.
+    """The store of the configurations: their state, and the writes that change it.
 
     Only the leader of the group may write, except for target states and levels of loggers. With ``leader_writes``, it
     must first call ``claim``, after which no earlier leader can write. Each write returns once its records have been
@@ -216,7 +219,7 @@ class ConfigStore:
         self._on_change: Callable[[Changed], None] | None = None
 
     async def start(self, on_change: Callable[[Changed], None]) -> None:
-        """Read the log. Calls ``on_change`` only with later changes, in order."""
+        """Read the log to its end, and follow it. Calls ``on_change`` only with later changes, in order."""
         await self._log.start(self._take)
         self._on_change = on_change
 
@@ -227,7 +230,7 @@ class ConfigStore:
         await self._log.stop()
 
     async def claim(self) -> None:
-        """Fence earlier leaders, if the leader writes in transactions (KIP-618)."""
+        """Fence earlier leaders, if the leader writes in transactions (KIP-618). Raises KafkaError."""
         if self._leader_writes is not None:
             await self._leader_writes.claim()
 
@@ -237,11 +240,11 @@ class ConfigStore:
             self._on_change(changed)
 
     async def refresh(self) -> None:
-        """Read to the end of the log."""
+        """Wait until everything that the log contains now has been read."""
         await self._log.read_to_end()
 
     async def put_connector(self, name: str, config: Mapping[str, str], target: TargetState | None) -> None:
-        """Put a connector's configuration, and its target state if one is given."""
+        """Store a connector's configuration, and its target state if one is given."""
         records = [] if target is None else [_target_record(name, target)]
         await self._lead([*records, (_CONNECTOR + name, {"properties": dict(config)})])
 
@@ -250,18 +253,20 @@ class ConfigStore:
         await self._lead([(_CONNECTOR + name, None), (_TARGET + name, None)])
 
     async def put_tasks(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Put the configurations of all tasks of a connector, together."""
+        """Store the configurations of all tasks of a connector. They take effect together."""
         records: list[tuple[str, Any]] = [
             (f"{_TASK}{name}-{number}", {"properties": dict(config)}) for number, config in enumerate(configs)
         ]
         await self._lead([*records, (_COMMIT + name, {"tasks": len(configs)})])
 
     async def put_fenced(self, name: str, count: int) -> None:
-        """Record that a connector's older tasks are fenced, and the number of tasks in its current commit."""
+        """Record that a connector's older tasks are fenced, and that ``count`` tasks of its current commit
+        may write.
+        """
         await self._lead([(_FENCING + name, {"task-count": count})])
 
     async def put_target(self, name: str, target: TargetState) -> None:
-        """Set the target state of a connector. STOPPED removes its tasks."""
+        """Set the target state of a connector. STOPPED also removes its tasks, so only the leader may write it."""
         record = _target_record(name, target)
         if target is TargetState.STOPPED:
             await self._lead([(_COMMIT + name, {"tasks": 0}), record])
@@ -269,7 +274,9 @@ class ConfigStore:
             await self._write([record])
 
     async def put_restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> None:
-        """Request a restart from the workers of the connector and its tasks."""
+        """Request that the workers restart the connector and, with ``include_tasks``, its tasks; with ``only_failed``,
+        only those that have failed.
+        """
         await self._lead([(_RESTART + name, {"include-tasks": include_tasks, "only-failed": only_failed})])
 
     async def put_logger(self, name: str, level: str) -> None:
@@ -288,7 +295,7 @@ class ConfigStore:
         await self._log.read_to_end()
 
     async def _lead(self, records: Sequence[tuple[str, Any]]) -> None:
-        """Write as the leader."""
+        """Write records that only the leader may write, and read them back."""
         await (self._leader_writes or self._log).send(_encoded(records))
         await self._log.read_to_end()
 

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fencing:
-    """The leader's rounds, one at a time for each connector.
+    """The leader's rounds of fencing, one at a time for each connector.
 
     A caller that writes configurations must hold ``turn``. ``fence_tasks(name, config, n)`` fences the connector's
     first n tasks. It blocks, and raises KafkaError or ConnectError.

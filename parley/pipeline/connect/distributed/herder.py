@@ -209,7 +209,11 @@ class Herder:
         return ServerInfo(VERSION, commit_of(_CLONE), self._settings.cluster_id)
 
     async def check(self) -> None:
-        """Return once the herder carries out requests (KIP-1017)."""
+        """Check that the herder carries out requests (KIP-1017): the worker is in its group, and can read the
+        configurations.
+
+        Raises Rebalancing if the worker is not in its group.
+        """
         if not self._share.joined.is_set():
             raise Rebalancing(_CONFLICT)
         await self._done(self._configs.refresh())
@@ -232,8 +236,8 @@ class Herder:
     ) -> Created:
         """Create a connector (in the ``initial`` state, KIP-980), or give it another configuration.
 
-        Raises BadRequest if the configuration is invalid, AlreadyExists if the connector exists and must not be
-        replaced.
+        Raises BadRequest if the configuration is invalid, and AlreadyExists if the connector exists and ``replace`` is
+        false.
         """
         await self._settled()
         self._must_lead("set connector configs")
@@ -254,7 +258,10 @@ class Herder:
         return Created(is_new, await self.connector(name))
 
     async def patch_connector(self, name: str, patch: Mapping[str, str | None]) -> Created:
-        """Change some keys of a connector's configuration; None removes a key (KIP-477). Raises NotFound."""
+        """Change some keys of a connector's configuration; None removes a key (KIP-477).
+
+        Raises NotFound, and BadRequest if the resulting configuration is invalid.
+        """
         await self._settled()
         self._must_lead("set connector configs")
         config: dict[str, str | None] = {**(await self.connector(name)).config, **patch}
@@ -271,7 +278,7 @@ class Herder:
             await self._done(self._statuses.delete(name, tasks, whole=True))
 
     async def status(self, name: str) -> ConnectorStatus:
-        """Return the status of a connector and its tasks. Raises NotFound."""
+        """Return the last reported status of a connector and its tasks. Raises NotFound if there is none."""
         await self._caught_up()
         connector = self._statuses.connectors.get(name)
         if connector is None:
@@ -289,14 +296,20 @@ class Herder:
             await self._done(self._configs.put_target(name, target))
 
     async def restart_connector(self, name: str) -> None:
-        """Restart the connector, but not its tasks. Raises NotFound."""
+        """Restart the connector, but not its tasks. Raises NotFound, and NotLeader with the URL of the worker on which
+        it runs.
+        """
         await self._settled()
         self._must_know(name)
         self._must_have(name)
         await self._running.restart(Work(connectors=frozenset((name,))))
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Request a restart of a connector and, with ``include_tasks``, of its tasks (KIP-745). Returns its status."""
+        """Request a restart of a connector and, with ``include_tasks``, of its tasks (KIP-745); with ``only_failed``,
+        only of those that have failed.
+
+        Returns the status, with RESTARTING for what will be restarted. Raises NotFound.
+        """
         await self._settled()
         self._must_lead("process restart requests")
         self._must_know(name)
@@ -323,8 +336,8 @@ class Herder:
     ) -> None:
         """Accept the tasks that another worker has computed for a connector; ``headers`` sign ``body`` (KIP-507).
 
-        Calls ``parse`` with the body only after the signature is verified. Raises BadRequest without a signature,
-        Forbidden with a wrong one.
+        Calls ``parse`` with the body only after the signature is verified. Raises NotFound, BadRequest without a
+        signature, and Forbidden with a wrong one.
         """
         self._check_signature(body, headers)
         configs = parse(body)
@@ -353,7 +366,7 @@ class Herder:
             raise HerderError(f"Failed to perform zombie fencing: {error}") from error
 
     async def task_status(self, task: TaskId) -> Status:
-        """Return the status of a task. Raises NotFound."""
+        """Return the last reported status of a task. Raises NotFound if there is none."""
         await self._caught_up()
         status = self._statuses.tasks.get(task)
         if status is None:
@@ -361,7 +374,7 @@ class Herder:
         return status
 
     async def restart_task(self, task: TaskId) -> None:
-        """Restart a task. Raises NotFound."""
+        """Restart a task. Raises NotFound, and NotLeader with the URL of the worker on which it runs."""
         await self._settled()
         self._must_know(task.connector)
         if self._configs.state.task_config(task) is None:
@@ -372,14 +385,18 @@ class Herder:
     # Topics and offsets.
 
     async def active_topics(self, name: str) -> Sequence[str]:
-        """Return the topics that the connector has used since the last reset (KIP-558)."""
+        """Return the topics that the connector has used since the last reset (KIP-558). Raises Forbidden if topics are
+        not tracked.
+        """
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
         await self._caught_up()
         return sorted(self._statuses.topics.get(name, ()))
 
     async def reset_active_topics(self, name: str) -> None:
-        """Reset the topics that the connector has used."""
+        """Forget the topics that the connector has used. Raises Forbidden if topics are not tracked, or must not be
+        reset.
+        """
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
         if not self._settings.allows_topic_reset:
@@ -394,7 +411,7 @@ class Herder:
     async def alter_offsets(self, name: str, offsets: Offsets | None) -> str:
         """Change offsets of a stopped connector; None deletes all. Returns a message about the result.
 
-        Raises NotFound, or BadRequest if the connector is not stopped.
+        Raises NotFound, and BadRequest if the connector is not stopped, or if it rejects the offsets.
         """
         await self._settled()
         self._must_lead("alter or reset offsets")
@@ -420,7 +437,9 @@ class Herder:
     # Plugins and loggers.
 
     async def plugins(self, *, connectors_only: bool = True) -> Sequence[PluginInfo]:
-        """Return the classes that configurations may name."""
+        """Return the connectors that configurations may name; without ``connectors_only``, all classes that they may
+        name.
+        """
         kinds = _KINDS[:2] if connectors_only else _KINDS
         found = await in_thread(lambda: list(self._plugins.all()))
         return [PluginInfo(one.name, kind, one.version) for kind in kinds for one in found if kind in one.kinds]
@@ -440,13 +459,15 @@ class Herder:
         return list(keys.values())
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> ConfigInfos:
-        """Check a configuration. Returns every key with its value and its errors."""
+        """Check a configuration. Returns every key with its value and its errors. Raises BadRequest if there is no such
+        class.
+        """
         if not config.get("connector.class"):
             raise _no_class(config)
         return await self._validated(plugin, config)
 
     async def set_cluster_logger(self, name: str, level: str) -> None:
-        """Set the level of a logger in every worker (KIP-976)."""
+        """Set the level of a logger in every worker (KIP-976). Raises NotFound if there is no such level."""
         if level.upper() not in LEVELS:
             raise NotFound(f"invalid log level '{level}'.")
         await self._done(self._configs.put_logger(name, level.upper()))
@@ -478,7 +499,11 @@ class Herder:
             raise NotFound(f"Unknown connector: {name}")
 
     def _must_have(self, of: str | TaskId) -> None:
-        """Raise NotLeader, with the URL of the worker to ask, unless the connector or the task runs here."""
+        """Raise NotLeader, with the URL of the worker to which the request must be sent, unless the connector or the
+        task runs here.
+
+        Raises Rebalancing if this worker leads and knows no other worker that runs it.
+        """
         work = self._running.work
         if of in work.tasks or of in work.connectors:
             return
@@ -504,7 +529,7 @@ class Herder:
                 await self._statuses.refresh()
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for a write. Raises HerderError if the log cannot be written."""
+        """Wait for a write to a log, or for a read. Raises HerderError if the log's topic cannot be written or read."""
         try:
             await work
         except KafkaError as error:

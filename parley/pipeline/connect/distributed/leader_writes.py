@@ -31,7 +31,7 @@ def leader_id(group: str) -> str:
 
 
 class TransactionalWrites:
-    """The leader's writes to a topic. After a failure nothing is written until the leader claims the id again.
+    """The leader's writes to a topic. After a failure, every write fails until the leader claims the id again.
 
     ``on_lost`` is called after a failure: the worker must find out which worker leads.
     """

@@ -54,7 +54,7 @@ class Running:
         self.work = NO_WORK
         """The work that was started here and has not been stopped."""
         self.allowed = NO_WORK
-        """The work that the group has assigned to this worker: nothing else is started."""
+        """The work that the group has assigned to this worker. Nothing else is started."""
         self.generation = 0
         self._worker_id = worker_id
         self._status_writer = status_writer
@@ -67,15 +67,15 @@ class Running:
         self._tracks_topics = tracks_topics
         self._stop_seconds = stop_seconds
         self._task_counts: dict[str, int] = {}
-        """The number of each connector's tasks at the time when its tasks here were started."""
+        """How many tasks each connector had when its tasks here were started."""
         self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str], int]] = {}
-        """The connector's and the task's configuration with which each task was started, and its generation."""
+        """What each task was started with: its connector's configuration, its own configuration, and its generation."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.get_running_loop()
         self._worker: Worker
 
     def use(self, worker: Worker) -> None:
-        """Set the worker, which reports its events to this object."""
+        """Set the worker, which reports its events to this object. Call this once, before anything else."""
         self._worker = worker
 
     # Events of the worker: WorkerEvents.
@@ -100,7 +100,7 @@ class Running:
         asyncio.run_coroutine_threadsafe(self._verify(task, generation), self._loop).result()
 
     def _report(self, of: str | TaskId, state: State, trace: str | None = None) -> None:
-        """Report a state. If a connector has started, request its tasks."""
+        """Report a state. If a connector is now running, request its task configurations."""
         name = of.connector if isinstance(of, TaskId) else of
         if state is State.FAILED:
             _log.error("%s %s has failed:\n%s", "task" if isinstance(of, TaskId) else "connector", of, trace)
@@ -112,13 +112,16 @@ class Running:
     # Starting and stopping.
 
     async def start(self, work: Work) -> None:
-        """Start work that is not running yet. Work that fails to start is reported as FAILED."""
+        """Start those of these connectors and tasks that are assigned to this worker and not running yet.
+
+        A connector or task that fails to start is reported as FAILED.
+        """
         starting = [self._in_turn(name, self._start_connector, name) for name in work.connectors]
         starting += [self._in_turn(task.connector, self._start_task, task) for task in work.tasks]
         await asyncio.gather(*starting)
 
     async def stop(self, work: Work) -> None:
-        """Stop this work. Returns when it no longer runs."""
+        """Stop these connectors and tasks. Returns when they no longer run, or are abandoned."""
         names = work.connectors | {task.connector for task in work.tasks}
         await asyncio.gather(*(self._stop_in_time(name, work) for name in names))
 
@@ -127,7 +130,9 @@ class Running:
         await self.stop(Work(tasks=frozenset(task for task in self.work.tasks if task.connector == name)))
 
     async def _stop_in_time(self, name: str, work: Work) -> None:
-        """Stop a connector's work, or abandon it: a hanging connector must not delay other connectors or the group."""
+        """Stop the part of ``work`` that belongs to a connector. If it takes too long, abandon it: a hanging connector
+        must not delay other connectors or the group.
+        """
         try:
             async with asyncio.timeout(self._stop_seconds):
                 await self._in_turn(name, self._stop_of, name, work)
@@ -137,7 +142,7 @@ class Running:
             self._stopped(name, work & self.work)
 
     async def restart(self, work: Work) -> None:
-        """Stop this work and start it again with the current configuration."""
+        """Stop these connectors and tasks, if they run here, and start them again with their current configurations."""
         again = work & self.work
         await self.stop(again)
         for name in again.connectors:
@@ -156,9 +161,10 @@ class Running:
         return await self._in_turn(name, in_thread, self._worker.task_configs, name)
 
     def outdated(self) -> Work:
-        """Return the tasks here whose connector now has a different number of tasks: they end before new ones start.
+        """Return the tasks here that must stop before new ones start: those whose connector now has a different number
+        of tasks.
 
-        If a connector writes exactly once, its tasks of an older generation must end, too.
+        For a source that writes exactly once, these include all tasks of an older generation.
         """
         state = self._state()
         changed = {name for name, count in self._task_counts.items() if len(state.tasks.get(name, ())) != count}
@@ -188,7 +194,9 @@ class Running:
         )
 
     def _generation(self, name: str, connector: dict[str, str] | None) -> int:
-        """Return the generation of a connector's tasks that may write now; 0 if older tasks may write too."""
+        """Return the only generation of a connector's tasks that may write now; 0 if the connector does not write
+        exactly once.
+        """
         try:
             counts = connector is not None and self._worker.writes_exactly_once(connector)
         except ConnectError:
@@ -196,7 +204,7 @@ class Running:
         return self._state().generations.get(name, 0) if counts else 0
 
     def failed(self, name: str, error: BaseException) -> None:
-        """Report that a connector of this worker cannot continue."""
+        """Report a connector of this worker as FAILED, with the error's stack trace."""
         self._report(name, State.FAILED, stack_trace(error))
 
     async def _in_turn(self, name: str, what: Callable[..., Awaitable[T]], *arguments: object) -> T:

@@ -60,7 +60,7 @@ class Log(ABC):
 
     @abstractmethod
     async def start(self, on_record: OnRecord) -> None:
-        """Read all existing records, and follow the log from then on."""
+        """Read all existing records, and follow the log from then on. Calls ``on_record`` with each record."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -163,7 +163,9 @@ class TopicLog(Log):
             pause = min(2 * pause, _LAST_PAUSE_S)
 
     async def _leaders(self, *, fresh: bool) -> dict[int, list[int]]:
-        """Return the partitions by the node that leads them. Raises KafkaError."""
+        """Return the numbers of the partitions that each node leads. ``fresh`` looks up the leaders again. Raises
+        KafkaError.
+        """
         by_node: dict[int, list[int]] = {}
         for partition in self._positions:
             node = await self._reader.leader(self._plan.name, partition, fresh=fresh)
@@ -186,8 +188,10 @@ class TopicLog(Log):
                 await asyncio.sleep(pause)
 
     async def _fetch(self, node: int, partitions: Sequence[int], on_record: OnRecord) -> bool:
-        """Continue reading the partitions that the node leads. Returns False if the node no longer leads
-        one of them."""
+        """Fetch once from the partitions that the node leads. Returns False if the node no longer leads one of them.
+
+        Raises KafkaError.
+        """
         requested = [
             FetchRequest.FetchPartition(
                 partition=one, fetch_offset=self._positions[one], partition_max_bytes=_FETCH_BYTES

@@ -62,24 +62,31 @@ class Member(Protocol):
     """The callbacks from the group to the herder."""
 
     def member_state(self) -> MemberState:
-        """Return this worker's state for the leader."""
+        """Return this worker's state, which the leader needs to assign the work."""
         ...
 
     async def before_join(self, version: int | None) -> None:
-        """Prepare to join again. With version 0 of the protocol, all work must stop. ``version`` is None if there is no
-        work yet."""
+        """Prepare to join the group again. ``version`` is the protocol's version in the last generation: with 0, all
+        work must stop.
+
+        It is None if the worker has no membership, and therefore no work.
+        """
         ...
 
     def share_out(self, members: Mapping[str, MemberState], leader: str, version: int) -> Mapping[str, Assignment]:
-        """Assign the work to all members, including this one, which leads."""
+        """Return the assignment of each member. Called only if this worker leads.
+
+        ``members`` contains the members' states by member id, including this worker's, whose member id is ``leader``.
+        ``version`` is that of the protocol.
+        """
         ...
 
     async def on_assigned(self, assignment: Assignment, member_id: str, generation: int, version: int) -> None:
-        """Accept this worker's assignment."""
+        """Accept this worker's assignment in a new generation. ``version`` is that of the protocol."""
         ...
 
     async def on_lost(self) -> None:
-        """Called when the membership is lost, and all work with it."""
+        """Stop all work, because the membership is lost: other workers may run this work from now on."""
         ...
 
 
@@ -88,7 +95,7 @@ class Membership(ABC):
 
     @abstractmethod
     async def run(self, member: Member) -> None:
-        """Keep the membership until cancelled. Then leave the group."""
+        """Keep the membership until cancelled. Then leave the group. Raises ConnectError after a permanent error."""
 
     @abstractmethod
     def rejoin(self, after_s: float = 0.0) -> None:
@@ -265,7 +272,9 @@ class Group(Membership):
     # Heartbeats.
 
     async def _live(self, member: Member, place: _Place, assignment: Assignment) -> None:
-        """Send heartbeats until the worker must join again. Raises KafkaError if the membership may be lost."""
+        """Accept the assignment, and send heartbeats until the worker must join again. Raises KafkaError if a heartbeat
+        fails permanently.
+        """
         beating = asyncio.create_task(self._beat(place))
         try:
             await member.on_assigned(assignment, place.member_id, place.generation, place.version)
@@ -282,8 +291,11 @@ class Group(Membership):
                 await beating
 
     async def _beat(self, place: _Place) -> None:
-        """Send heartbeats until a rebalance begins. Raises KafkaError (UNKNOWN_MEMBER_ID) if the group has removed the
-        worker, or if the coordinator cannot be reached for a whole session timeout."""
+        """Send heartbeats until a rebalance begins.
+
+        Raises KafkaError(UNKNOWN_MEMBER_ID) if the group has removed the worker, or if the coordinator cannot be
+        reached for a whole session timeout.
+        """
         loop = asyncio.get_running_loop()
         heard = loop.time()
         while True:

@@ -106,7 +106,9 @@ class TopicOffsetStore(OffsetStore):
             self._run(lambda: self._log.send(records))
 
     def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """Return the offsets as records of the topic: keys and values."""
+        """Return the offsets as records of the topic, in pairs of key and value. The caller writes them, for example in
+        a transaction.
+        """
         with self._lock:
             keys = [(key_of(connector, partition), offset) for partition, offset in offsets]
             return [(self._keys.get(key) or key.encode(), _value(offset)) for key, offset in keys]

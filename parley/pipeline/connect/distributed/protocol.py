@@ -75,7 +75,7 @@ class Assignment:
     assigned: Work = NO_WORK
     revoked: Work = NO_WORK
     delay_ms: int = 0
-    """After this time the members join again: the work of a lost worker is held back until then."""
+    """The time (ms) after which the members join again: the work of a lost worker is held back until then."""
     error: int = 0
 
 
@@ -140,7 +140,7 @@ def _listed(work: Work) -> list[_ConnectorWork]:
 
 
 def decode_member(data: bytes) -> MemberState:
-    """Parse the metadata of a member. Raises MalformedMessage."""
+    """Decode the metadata of a member. Raises MalformedMessage."""
     found = _decoded(_Member, data)
     return MemberState(found.url or "", found.config_offset, decode_assignment(found.allocation or b"").assigned)
 
@@ -162,7 +162,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def _decoded(kind: type[D], data: bytes) -> D:
-    """Decode a message, or the known part of a message of a later version. Raises MalformedMessage."""
+    """Decode a message; of a message of a later version, only the known part. Raises MalformedMessage."""
     try:
         (version,) = struct.unpack_from(">h", data)
     except struct.error as error:

@@ -138,7 +138,7 @@ async def _serving(config: WorkerConfig, parts: _Parts, now_ms: Callable[[], int
 
 @asynccontextmanager
 async def _cancelled_with(running: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Cancel the body of the ``with`` if the task ends by itself, and raise the task's error there."""
+    """Cancel the body of ``with`` if the task ends by itself, and raise the task's error instead."""
     inside = asyncio.current_task()
     assert inside is not None
     ended = False

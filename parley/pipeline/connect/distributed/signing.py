@@ -52,7 +52,9 @@ def sign(key: SessionKey, body: bytes, rules: SigningRules = DEFAULT_RULES) -> d
 
 
 def check(key: SessionKey | None, body: bytes, headers: Mapping[str, str], rules: SigningRules = DEFAULT_RULES) -> None:
-    """Raise BadRequest if there is no readable signature, and Forbidden if it is not the signature of the body."""
+    """Raise BadRequest if the headers contain no readable signature, or Forbidden if it is not the signature of the
+    body.
+    """
     signature, algorithm = headers.get(SIGNATURE), headers.get(ALGORITHM)
     if signature is None or algorithm is None:
         raise BadRequest("Internal request missing required signature")

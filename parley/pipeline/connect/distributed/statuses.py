@@ -44,7 +44,7 @@ class StatusStore:
         """The topics that each connector uses, each with the first task that used it."""
 
     async def start(self) -> None:
-        """Read the log, and follow it."""
+        """Read the log to its end, and follow it from then on."""
         await self._log.start(self._take)
 
     async def stop(self) -> None:
@@ -52,7 +52,7 @@ class StatusStore:
         await self._log.stop()
 
     async def refresh(self) -> None:
-        """Read to the end of the log."""
+        """Wait until everything that the log contains now has been read."""
         await self._log.read_to_end()
 
     # Reading.
@@ -109,7 +109,7 @@ class StatusStore:
         await self._log.send([(_topic_key(topic, task.connector), packed({"topic": seen}))])
 
     async def reset_topics(self, name: str) -> None:
-        """Reset the topics that a connector has used (KIP-558)."""
+        """Forget the topics that a connector has used (KIP-558)."""
         used = self.topics.get(name, {})
         if used:
             await self._log.send([(_topic_key(topic, name), None) for topic in used])
@@ -130,19 +130,21 @@ class StatusWriter:
         self._none_waiting.set()
 
     def state(self, of: str | TaskId, status: Status, *, unless_newer: bool) -> None:
-        """Report the state of a connector (by name) or a task."""
+        """Queue the state of a connector (by name) or a task for writing. ``unless_newer`` is as in
+        ``StatusStore.put``.
+        """
         self._enqueue(of, lambda: self._statuses.put(of, status, unless_newer=unless_newer))
 
     def topic(self, task: TaskId, topic: str, now_ms: int) -> None:
-        """Report that a task uses a topic."""
+        """Queue for writing that a task uses a topic."""
         self._enqueue((task.connector, topic, "topic"), lambda: self._statuses.put_topic(task, topic, now_ms))
 
     async def drained(self) -> None:
-        """Wait until all reports are written."""
+        """Wait until all queued reports are written."""
         await self._none_waiting.wait()
 
     async def run(self) -> None:
-        """Write the reports, until cancelled."""
+        """Write the queued reports, until cancelled. Retries failed writes."""
         while True:
             await self._any_waiting.wait()
             of, write = next(iter(self._waiting.items()))

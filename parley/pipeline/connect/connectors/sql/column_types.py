@@ -113,7 +113,7 @@ def _decimal_kind(kind: Any, *, is_sqlite: bool) -> Any:
 
 
 def _unit(kind: Any) -> Any:
-    """Return the finest unit of time that a column's digits can express."""
+    """Return the finest unit of time that a column with these digits of a second can express."""
     digits = getattr(kind, "precision", getattr(kind, "fsp", None))
     return "us" if digits is None or digits >= 6 else "ms" if digits >= 3 else "s"
 

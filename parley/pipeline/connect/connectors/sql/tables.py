@@ -23,7 +23,7 @@ _STREAMED_ROWS: Final = 10_000
 
 
 class MakingFailed(Exception):
-    """A table or a column could not be created. ``cause`` is the database's error."""
+    """Raised if a table or a column could not be created. ``cause`` is the database's error."""
 
     def __init__(self, cause: sa.exc.SQLAlchemyError) -> None:
         super().__init__(str(cause))
@@ -31,7 +31,9 @@ class MakingFailed(Exception):
 
 
 class NeedsTableAlone(Exception):
-    """The table must be changed, so the transaction must lock it exclusively from its start."""
+    """Raised if the table must be changed. The caller must repeat the transaction, and lock the table exclusively from
+    its start.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ def _type_words(connection: sa.Connection, kind: Any) -> str:
 
 
 def making(make: Callable[[], object]) -> None:
-    """Call ``make``. Raises MakingFailed if the database reports an error."""
+    """Call ``make``, which creates a table or columns. Raises MakingFailed if the database reports an error."""
     try:
         make()
     except sa.exc.SQLAlchemyError as error:
