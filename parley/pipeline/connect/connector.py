@@ -147,8 +147,7 @@ class SinkConnector(Connector):
         return [self.props] * max_tasks
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        """Check offsets before a user changes those of the sink's group (KIP-875). Raise ConnectError to
-        reject them.
+        """Check offsets before a user changes those of the sink's group (KIP-875). Raise ConnectError to reject them.
 
         ``offsets`` contains the new offset of each partition, or None to delete it. Return True if the connector can
         use the offsets. False, the default, means that it has not checked them: the user is told that offsets outside

@@ -203,8 +203,7 @@ def map_of(keys: Schema, values: Schema) -> Schema:
 
 
 class Struct:
-    """A record with the fields of its schema. ``struct["name"] = value`` checks the value against the
-    field's schema.
+    """A record with the fields of its schema. ``struct["name"] = value`` checks the value against the field's schema.
 
     A field that was not set, or that is None, has its schema's default. Structs with equal schemas and values are
     equal. Raises DataError for an unknown field or a value that does not fit.

@@ -19,7 +19,9 @@ from parley.protocol.messages.group_offsets import OffsetDeleteRequest
 
 
 def group_of(connector: str, config: Mapping[str, str]) -> str:
-    """Return the group of a sink connector. ``consumer.override.group.id`` overrides it."""
+    """Return the consumer group of a sink connector: ``consumer.override.group.id`` if it is set, otherwise
+    ``connect-<name>``.
+    """
     return config.get("consumer.override.group.id") or f"connect-{connector}"
 
 

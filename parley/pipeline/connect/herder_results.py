@@ -118,49 +118,51 @@ class LoggerLevel:
 
 
 class HerderError(Exception):
-    """A request cannot be carried out. The message is for the client."""
+    """Raised if a request cannot be carried out. The message is for the client."""
 
     status = 500
 
 
 class BadRequest(HerderError):
-    """The request is invalid. Sending it again does not help."""
+    """Raised for an invalid request. Sending it again does not help."""
 
     status = 400
 
 
 class Forbidden(HerderError):
-    """The client is not authorized for the request."""
+    """Raised if the client is not authorized for the request."""
 
     status = 403
 
 
 class NotFound(HerderError):
-    """There is no such connector, task or plugin."""
+    """Raised if there is no such connector, task or plugin."""
 
     status = 404
 
 
 class AlreadyExists(HerderError):
-    """A connector with this name exists already."""
+    """Raised if a connector with this name already exists."""
 
     status = 409
 
 
 class Rebalancing(HerderError):
-    """The group is rebalancing: send the request again a little later."""
+    """Raised while the group is rebalancing. The client should send the request again a little later."""
 
     status = 409
 
 
 class TimedOut(HerderError):
-    """The request was not carried out in time. It may be carried out later."""
+    """Raised if a request takes too long. It may still be carried out later."""
 
     status = 500
 
 
 class NotLeader(HerderError):
-    """The request is for another worker, at ``leader_url``. If this is None, treat the error like ``Rebalancing``."""
+    """Raised if another worker, at ``leader_url``, must carry out the request. If this is None, treat the error like
+    ``Rebalancing``.
+    """
 
     status = 409
 

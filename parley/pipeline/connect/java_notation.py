@@ -17,7 +17,9 @@ _REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([^\\$]+)|(.)", re.
 
 
 def java_pattern(text: str, key: str) -> re.Pattern[str]:
-    """Return the expression in Python's notation. Raises ConfigError, which names the key."""
+    """Return a regular expression of Java's, compiled by Python. Raises ConfigError, which names ``key``, if it is
+    invalid.
+    """
     try:
         with warnings.catch_warnings(action="error", category=FutureWarning):  # [a-z&&[^b]] means something else here
             return re.compile(_NAMED_GROUP.sub("(?P<", text))
@@ -26,12 +28,12 @@ def java_pattern(text: str, key: str) -> re.Pattern[str]:
 
 
 def java_regex(name: str, value: Any) -> None:
-    """Accept Java's regular expressions. This is a validator of configuration keys."""
+    """Raise ConfigError if the value is not a regular expression. This is a validator of configuration keys."""
     java_pattern(value, name)
 
 
 def java_replacement(text: str) -> str:
-    """Turn a replacement with ``$1`` and ``${name}`` into one with ``\\g<1>`` and ``\\g<name>``."""
+    r"""Convert Java's notation for a replacement (``$1``, ``${name}``) to Python's (``\g<1>``, ``\g<name>``)."""
     made = []
     for escaped, number, name, plain, odd in _REPLACEMENT.findall(text):
         if number or name:
@@ -122,7 +124,9 @@ def _shown(letter: str, run: str, utc: dt.datetime) -> str:
 
 
 def _reading(letter: str, run: str, at: int) -> str:
-    """Return the expression that matches a piece."""
+    """Return the regular expression that matches a piece of the pattern: ``letter`` repeated as ``run``, or plain text.
+    ``at`` is its number.
+    """
     if not letter:
         return re.escape(run)
     if letter == "E" or (letter == "M" and len(run) >= 3):
@@ -135,7 +139,7 @@ def _reading(letter: str, run: str, at: int) -> str:
 
 
 def _moment(parts: dict[str, str]) -> dt.datetime:
-    """Return the time with these parts. Raises ValueError."""
+    """Return the time that these parts describe, by the pattern's letters. Raises ValueError."""
     year = parts.get("y") or parts.get("u") or "1970"
     hour = int(parts.get("H") or parts.get("k") or parts.get("h") or parts.get("K") or 0)
     if parts.keys() & {"h", "K"}:

@@ -40,20 +40,23 @@ class OffsetStore(ABC):
         """Release all resources."""
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """Return the offsets of these partitions, in their order, or None. Includes offsets that were just stored."""
+        """Return the stored offset of each partition, in their order; None if there is none."""
         with self._lock:
             known = self._offsets.get(connector, {})
             found = (known.get(key_of(connector, partition)) for partition in partitions)
             return [None if one is None else one[1] for one in found]
 
     def all(self, connector: str) -> list[SourceOffset]:
-        """Return all partitions of the connector that have an offset."""
+        """Return all partitions of the connector that have an offset, with their offsets."""
         with self._lock:
             return list(self._offsets.get(connector, {}).values())
 
     @abstractmethod
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """Store offsets. They are durable when this returns. Raises ConnectError if they may not be durable."""
+        """Store offsets, and delete those that are None. They are durable when this returns.
+
+        Raises ConnectError if they may not be durable.
+        """
 
     def _put(self, connector: str, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> None:
         with self._lock:

@@ -98,7 +98,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A class that a configuration can name. ``kinds`` are Kafka's names of its uses."""
+    """A class that a configuration can name. ``kinds`` are Kafka's names of its kinds: source, sink, converter, ..."""
 
     name: str
     target: str
@@ -107,7 +107,7 @@ class Plugin:
 
 
 class Plugins:
-    """The known classes. ``path`` are further folders with modules. Modules that cannot be imported are not listed."""
+    """The classes that a configuration may name. ``path`` are further folders with modules."""
 
     def __init__(self, path: Sequence[str] = ()) -> None:
         for folder in path:
@@ -137,7 +137,10 @@ class Plugins:
         return found
 
     def make(self, name: str, base: type[T]) -> T:
-        """Create an object of this class, without arguments except for the part that a transform changes."""
+        """Create an object of this class. A ``KeyOrValue`` transform gets its side, all other classes get no arguments.
+
+        Raises ConfigError like ``load``.
+        """
         found, side = _located(self._target(name))
         if not issubclass(found, base):
             raise ConfigError(f"{name} is not a {base.__name__}.")
@@ -176,7 +179,9 @@ def _aliases(name: str) -> Iterator[str]:
 
 @cache
 def _located(target: str) -> tuple[type[Any], Side]:
-    """Return the class at ``module:Class``. Raises ConfigError."""
+    """Return the class at ``module:Class``, and the side that ``$Key`` or ``$Value`` at its end selects. Raises
+    ConfigError.
+    """
     place, _, side = target.partition("$")
     module, colon, name = place.partition(":")
     if not colon:

@@ -55,10 +55,10 @@ class ConnectRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRecord(ConnectRecord):
-    """A record for a topic.
+    """A record that a source task returns, to be written to a topic.
 
-    ``source_partition`` is the part of the source that it comes from, ``source_offset`` the position after it: both are
-    JSON objects. After a crash the task gets the last stored offset of the partition.
+    ``source_partition`` is the part of the source from which it was read, and ``source_offset`` the position after it.
+    Both are JSON objects. After a crash the task gets the last stored offset of the partition.
     """
 
     source_partition: Mapping[str, Any] = field(default_factory=dict)
@@ -79,4 +79,4 @@ class SinkRecord(ConnectRecord):
     original_kafka_partition: int = -1
     original_kafka_offset: int = -1
     raw: object = field(default=None, repr=False, compare=False)
-    """The record as stored in its topic; for the runtime, which may have to send it to a dead letter topic."""
+    """The record as stored in its topic. Only the runtime uses it, to send it to a dead letter topic if necessary."""

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """A connector's configuration from a file; errors name ``path`` if the connector cannot be created."""
+    """A connector's configuration, read from the file ``path``. Errors name the file."""
 
     path: str
     name: str
@@ -58,7 +58,7 @@ async def run_distributed(config: WorkerConfig, stopping: asyncio.Event, on_read
 
 
 def _warn_of_spark(config: WorkerConfig) -> None:
-    """Log the keys with which earlier versions configured tasks on Spark."""
+    """Log a warning if the configuration has keys with which earlier versions configured tasks on Spark."""
     without_effect = [key for key in config.given if key == "tasks.engine" or key.startswith("spark.")]
     if without_effect:
         _log.warning("%s have no effect: tasks run in the worker's own process.", ", ".join(without_effect))

@@ -13,7 +13,9 @@ _ID: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 def commit_of(root: Path) -> str:
-    """Return the first digits of the commit that is checked out in a clone; ``UNKNOWN`` outside a clone."""
+    """Return the first digits of the commit that is checked out in the clone at ``root``; ``UNKNOWN`` if that is not a
+    clone.
+    """
     git = root / ".git"
     try:
         if git.is_file():  # another work tree of a clone
@@ -29,7 +31,7 @@ def commit_of(root: Path) -> str:
 
 
 def _id_of(git: Path, branch: str) -> str:
-    """Return the commit of a branch; "" if it has none. Raises OSError."""
+    """Return the commit of a branch; "" if the repository has none. Raises OSError."""
     if (git / branch).is_file():
         return (git / branch).read_text().strip()
     packed = (git / "packed-refs").read_text().splitlines()

@@ -112,7 +112,9 @@ def _container(text: str) -> SchemaAndValue | None:
 
 
 def infer_schema(value: Any) -> Schema | None:
-    """Return the schema of a value by its class; None for null, or elements of different types."""
+    """Return the schema of a value, by its Python class; None for None, and for a list or map with elements of
+    different types.
+    """
     match value:
         case None:
             return None
@@ -148,7 +150,9 @@ def infer_schema(value: Any) -> Schema | None:
 
 
 def _common(values: Any) -> Schema | None:
-    """Return the common schema of all values except nulls, optional if there are nulls; None if there is none."""
+    """Return the schema that all values except nulls share, optional if there are nulls; None if there is no such
+    schema.
+    """
     inferred = [infer_schema(one) for one in values]
     known = {one for one in inferred if one is not None}
     if len(known) != 1:

@@ -90,7 +90,7 @@ def _with_defaults(definition: ConfigDef, worker: Mapping[str, str], plugins: Pl
 
 
 def _relations(connector: Connector, given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the contradictions between keys."""
+    """Yield the errors in keys that depend on other keys."""
     if isinstance(connector, SourceConnector):
         yield from _exactly_once(connector, given, worker)
     else:
@@ -104,7 +104,9 @@ def _relations(connector: Connector, given: Mapping[str, str], worker: Mapping[s
 
 
 def _topics(given: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the errors in a sink's topics, in addition to those of single keys."""
+    """Yield the errors in a sink's ``topics``, ``topics.regex`` and dead letter topic, in addition to those of single
+    keys.
+    """
     both = bool(given.get("topics", "").strip()), bool(given.get("topics.regex", "").strip())
     if both == (True, True):
         text = "topics and topics.regex are mutually exclusive options, but both are set."
@@ -158,7 +160,9 @@ def _problem_from(call: Callable[[], str]) -> str:
 
 
 def _group(connector: type[Connector], given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """Reject a sink connector in the workers' own group: it would force every worker out of the group."""
+    """Yield an error if a sink connector's group is the workers' own group: it would force every worker out of the
+    group.
+    """
     workers, name = worker.get("group.id"), given.get("name", "")
     if not workers or not is_sink(connector) or group_of(name, given) != workers:
         return

@@ -61,11 +61,11 @@ class Worker:
         )
 
     def start(self) -> None:
-        """Start the offset store. Raises ConnectError."""
+        """Load the stored offsets. Raises ConnectError."""
         self._offsets.start()
 
     def stop(self) -> None:
-        """Stop all connectors and tasks within ``task.shutdown.graceful.timeout.ms``."""
+        """Stop all connectors, and all tasks within ``task.shutdown.graceful.timeout.ms``. Closes the connections."""
         for name in list(self._connectors):
             self.stop_connector(name)
         self.stop_tasks(list(self._tasks))
@@ -76,10 +76,10 @@ class Worker:
     # Connectors.
 
     def start_connector(self, name: str, config: Mapping[str, str], target: TargetState) -> None:
-        """Start a connector. In PAUSED and STOPPED, its object is created but not started.
+        """Start a connector. If ``target`` is PAUSED or STOPPED, the connector's object is created but not started.
 
-        Its state is reported as an event: a connector that raises is FAILED. Raises ConnectError if it is already
-        running.
+        Its state is reported as an event: a connector that raises an error is FAILED. Raises ConnectError if the
+        connector already runs here.
         """
         running = _RunningConnector(name, config, self._providers, self._events, self._offsets_of)
         with self._lock:
@@ -131,11 +131,12 @@ class Worker:
     ) -> None:
         """Start a task. ``tasks`` is the number of its connector's tasks. Its state is reported as events.
 
-        ``generation`` is the number of times that the connector's tasks were committed.
+        ``generation`` is the number of times that the connector's tasks were committed. The tasks of a sink share its
+        partitions by their number. If that number changes, all of them must be stopped before the first is started
+        again.
 
-        The tasks of a sink share its partitions by their number. If the number changes, all of them must be stopped
-        before the first is started again. Raises ConnectError if a task with this id is running, if there is no such
-        connector class, or if a value that the configuration refers to is unavailable.
+        Raises ConnectError if a task with this id is running or the task's thread cannot be started, and ConfigError if
+        there is no such connector class or a value that the configuration refers to is unavailable.
         """
         sink = is_sink(self._class_of(connector_config))
         resolved = self._providers.resolve(connector_config)
@@ -174,7 +175,9 @@ class Worker:
         return self._config.exactly_once_sources and not is_sink(self._class_of(config))
 
     def fence_tasks(self, name: str, config: Mapping[str, str], count: int) -> None:
-        """Fence the first ``count`` tasks of a source: they can no longer write. Raises KafkaError, ConnectError."""
+        """Fence the first ``count`` tasks of a source, so that they can no longer write. Raises KafkaError, and
+        ConnectError.
+        """
         producer = ClientSettings.of("producer", self._config, self._providers.resolve(config))
         with Cluster(producer.connection(self._config, f"connect-fencing-{name}")) as cluster:
             for number in range(count):
@@ -222,7 +225,7 @@ class Worker:
     def offsets(self, name: str, config: Mapping[str, str]) -> list[SourceOffset]:
         """Return a connector's offsets, as the REST API shows them: for a sink, its group's offsets (KIP-875).
 
-        Raises ConnectError if the cluster does not respond.
+        Raises ConnectError if there is no such connector class, or if the offsets cannot be read.
         """
         if is_sink(self._class_of(config)):
             return sink_offsets(self._admin, name, config)
@@ -231,8 +234,9 @@ class Worker:
     def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
         """Set offsets of a connector whose tasks are stopped; None deletes all. Returns a message about the result.
 
-        Raises BadRequest (``parley.pipeline.connect.herder_results``) if the offsets are invalid, or if the connector
-        rejects them.
+        Raises BadRequest (``parley.pipeline.connect.herder_results``) if the offsets are invalid or the connector
+        rejects them, HerderError if they cannot be changed, and ConnectError if the connector's class or offset store
+        is not available.
         """
         config = self._providers.resolve(config)
         connector = self._class_of(config)()
@@ -246,7 +250,9 @@ class Worker:
 
 
 class _RunningConnector:
-    """A connector's object and its state."""
+    """A connector's object, its configuration and its state. Errors of the connector are reported, not raised, except
+    by ``task_configs``.
+    """
 
     def __init__(
         self,
@@ -277,7 +283,7 @@ class _RunningConnector:
             self._failed(error)
 
     def become(self, target: TargetState) -> None:
-        """Start the connector, or stop it if the target is PAUSED or STOPPED."""
+        """Start the connector, or stop it if the target is PAUSED or STOPPED, and report its new state."""
         with self._lock:
             if self.connector is None or self._is_ended:
                 return
@@ -320,7 +326,9 @@ class _RunningConnector:
         return [self._named({**one, **always}) for one in given]
 
     def _named(self, task_config: Mapping[str, str]) -> dict[str, str]:
-        """Put references in place of resolved values, so that secrets are not stored."""
+        """Return the task's configuration with references in place of the values to which they were resolved, so that
+        secrets are not stored.
+        """
         return {
             key: self._given[key] if value == self._config.get(key) else value for key, value in task_config.items()
         }

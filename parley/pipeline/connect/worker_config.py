@@ -157,10 +157,12 @@ class WorkerConfig:
         return str(self.values.get("exactly.once.source.support", "disabled")).lower() == "enabled"
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """Return the settings with this prefix, without it: ``value.converter.`` for the converter's own settings."""
+        """Return the given settings whose keys have this prefix, without the prefix: with ``value.converter.``, those
+        of the converter.
+        """
         return with_prefix(self.given, prefix)
 
 
 def with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the settings with this prefix in their keys, and remove it."""
+    """Return the settings whose keys have this prefix, without the prefix."""
     return {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}

@@ -55,7 +55,7 @@ async def prepare(client: Client, plan: TopicPlan) -> int:
 
 
 def _cannot(plan: TopicPlan, error: KafkaError) -> str:
-    """Return the error message: what is wrong, and what to do."""
+    """Return the message for a topic that cannot be created: what is wrong, and what to do."""
     text = f"topic '{plan.name}' ({plan.key}) cannot be prepared: {str(error).rstrip('.')}. "
     if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
         settings = ", ".join(f"{kind}.storage.replication.factor=1" for kind in ("config", "offset", "status"))

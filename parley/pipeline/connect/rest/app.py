@@ -40,8 +40,9 @@ _SIGNED: Final = [(method, compile_path(path)[0]) for method, path in AMONG_WORK
 
 @dataclass(frozen=True, slots=True)
 class CrossOrigin:
-    """The rights of pages from other sites (``access.control.allow.*``): none by default. Lists are separated by
-    commas."""
+    """The requests that browsers may send for pages of other sites (``access.control.allow.*``): none by default. Lists
+    are separated by commas.
+    """
 
     origins: str = ""
     methods: str = ""
@@ -56,7 +57,7 @@ def application(
     cors: CrossOrigin = CrossOrigin(),
     request_seconds: float = REQUEST_SECONDS,
 ) -> FastAPI:
-    """Return the application that serves this herder.
+    """Return the application that serves this herder, which may be None only to generate the documentation.
 
     ``forwarder`` forwards requests for the leader. Without it, they are rejected with 409. ``login`` is required for
     every request that is not signed by another worker.

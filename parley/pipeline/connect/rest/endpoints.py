@@ -331,7 +331,7 @@ async def validate(herder: Served, plugin: Plugin, config: Patch) -> ConfigInfos
 
 
 def _simple(plugin: str) -> str:
-    """Return the name of a connector's class without its optional parts."""
+    """Return the simple name of a connector's class, without its package and without the ending ``Connector``."""
     return plugin.rpartition(".")[2].removesuffix("Connector")
 
 

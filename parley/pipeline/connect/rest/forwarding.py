@@ -34,7 +34,9 @@ class Forwarder:
         self._client = httpx.AsyncClient(timeout=timeout_seconds, verify=True if tls is None else tls)
 
     async def send(self, request: BodyRequest, elsewhere: NotLeader) -> Response:
-        """Return the leader's response. Raises HerderError if the leader returns an error or cannot be reached."""
+        """Return the leader's response. Raises Rebalancing if the leader is unknown or the request must not be
+        forwarded again, and HerderError if the leader returns an error or cannot be reached.
+        """
         forward = _NEXT.get(request.query_params.get("forward", "").lower())
         if forward is None:
             raise Rebalancing("Cannot complete request because of a conflicting operation (e.g. worker rebalance)")
@@ -61,7 +63,7 @@ class Forwarder:
 
 
 class _Elsewhere(HerderError):
-    """An error with which the leader has responded to a forwarded request. The client gets it unchanged."""
+    """Raised if the leader responds to a forwarded request with an error. The client gets its status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -30,7 +30,7 @@ _Text = Annotated[str, BeforeValidator(_as_text)]
 Config = dict[str, _Text]
 ConfigPatch = dict[str, _Text | None]
 _Written = Annotated[str | None, BeforeValidator(as_text)]
-"""A typed value as in a properties file."""
+"""A typed value, written as in a properties file."""
 _Kind = Literal["source", "sink", "unknown"]
 
 

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class HerderRoute(APIRoute):
-    """An endpoint of a herder."""
+    """An endpoint of a herder, by the rules of this module."""
 
     def get_route_handler(self) -> _Endpoint:
         """Return the endpoint, as FastAPI calls it."""
@@ -70,14 +70,18 @@ async def _reply(endpoint: _Endpoint, request: BodyRequest) -> Response:
 
 
 def _located(response: Response, request: Request) -> Response:
-    """Return the response with the full URL as its location."""
+    """Return the response. If it has a ``location``, that becomes a full URL."""
     if "location" in response.headers:
         response.headers["location"] = str(request.base_url).rstrip("/") + response.headers["location"]
     return response
 
 
 async def _check_body(request: BodyRequest, is_wanted: bool) -> None:
-    """Raise HTTPException: 415 if the body is not JSON, 400 and 413 as ``BodyRequest`` does."""
+    """Raise HTTPException if the body is not acceptable: 415 if it is not JSON, otherwise 400 or 413 as ``BodyRequest``
+    does.
+
+    ``is_wanted``: the endpoint needs a body.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     if kind != _JSON and (is_wanted or (has_body and kind)):
@@ -92,7 +96,7 @@ def _takes_json(accept: str) -> bool:
 
 
 def problem_of(errors: Sequence[Any]) -> str:
-    """Return the first problem found by pydantic, without the value, which may be a password."""
+    """Return the first of pydantic's errors as text, without the value, which may be a password."""
     first = errors[0]
     if first["type"] == "extra_forbidden":
         return f'Unrecognized field "{first["loc"][-1]}"'

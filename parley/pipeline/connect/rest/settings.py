@@ -41,7 +41,9 @@ class RestSettings:
 
     @classmethod
     def of(cls, config: WorkerConfig) -> Self:
-        """Read the settings. Blocks: it reads files. Raises ConnectError if the worker cannot serve them."""
+        """Read the settings and the files that they name (so this blocks). Raises ConnectError or ServiceError if the
+        worker cannot serve them.
+        """
         listeners = parse_listeners(",".join(config["listeners"]))
         admin = config["admin.listeners"]
         admin_listeners = parse_listeners(",".join(admin)) if admin else []

@@ -26,7 +26,9 @@ class Verdict(Enum):
 
 
 class Boundary(ABC):
-    """Decides after each record, after each ``poll``, and before the task pauses or stops."""
+    """Decides whether to end the transaction: after each record, after each ``poll``, and before the task pauses or
+    stops.
+    """
 
     def after_record(self, record: SourceRecord) -> Verdict:
         return Verdict.CONTINUE
@@ -40,14 +42,14 @@ class Boundary(ABC):
 
 
 class ByPoll(Boundary):
-    """Each batch is a transaction."""
+    """Ends the transaction after each ``poll`` that returns records."""
 
     def after_poll(self, records: int, now_ms: int) -> Verdict:
         return Verdict.COMMIT if records else Verdict.CONTINUE
 
 
 class ByInterval(Boundary):
-    """A transaction ends with the first ``poll`` that returns after an interval in ms."""
+    """Ends the transaction after the first ``poll`` that returns when ``interval_ms`` have passed."""
 
     def __init__(self, interval_ms: int, now_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -83,7 +85,9 @@ class Requests:
 
 
 class ByTask(Boundary):
-    """The task decides. Raises ConnectError if it requests both a commit and an abort."""
+    """Ends transactions when the task requests it. Raises ConnectError if the task requests both a commit
+    and an abort.
+    """
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests

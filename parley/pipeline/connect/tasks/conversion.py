@@ -54,7 +54,7 @@ def _headers(column: pa.Array) -> list[tuple[tuple[str, bytes | None], ...]]:
 
 
 class Outgoing(NamedTuple):
-    """A record for its topic. Without a partition, the key decides."""
+    """A record to be written to a topic. If ``partition`` is None, the key decides."""
 
     topic: str
     partition: int | None
@@ -103,7 +103,11 @@ class TransformChain:
         return cls(steps)
 
     def apply(self, record: R, tolerance: Tolerance, about: object) -> R | None:
-        """Return the record after all transforms; None if one drops it."""
+        """Return the record after all transforms; None if one of them drops it. ``about`` is the original record, for
+        error reports.
+
+        Raises LeftOut if an error is tolerated, and ConnectError if not.
+        """
         for step in self._steps:
             done = tolerance.run(Stage.TRANSFORMATION, step.transform, _applied(step, record), about)
             if done is None:
@@ -141,7 +145,10 @@ class Conversion:
         self._chain = TransformChain.of(spec.connector_config, plugins)
 
     def incoming(self, raw: Raw, tolerance: Tolerance) -> SinkRecord | None:
-        """Return the record for a sink task; None if it is dropped. Raises ConnectError."""
+        """Return the record for a sink task; None if a transform drops it, or if an error in it is tolerated.
+
+        Raises ConnectError if an error is not tolerated.
+        """
         topic = raw.topic
         try:
             key = tolerance.run(Stage.KEY_CONVERTER, self._key, lambda: self._key.to_connect(topic, raw.key), raw)
@@ -175,7 +182,11 @@ class Conversion:
         return tolerance.run(Stage.HEADER_CONVERTER, self._headers, read, raw)
 
     def outgoing(self, polled: SourceRecord, tolerance: Tolerance) -> Outgoing | None:
-        """Return the topic's record for a record of a source task; None if it is dropped. Raises ConnectError."""
+        """Return the record to be written for a record of a source task; None if a transform drops it, or if an error
+        in it is tolerated.
+
+        Raises ConnectError if an error is not tolerated.
+        """
         try:
             record = self._chain.apply(polled, tolerance, polled)
             if record is None:
@@ -214,7 +225,7 @@ class Conversion:
 def _converters(
     config: Mapping[str, str], worker: WorkerConfig, plugins: Plugins
 ) -> tuple[Converter, Converter, HeaderConverter]:
-    """Return the converters of keys, values and headers: the connector's own, or the worker's."""
+    """Return the converters of keys, values and headers: the connector's own, or the worker's. Raises ConfigError."""
     made: list[Any] = []
     for name in _CONVERTERS:
         own = config.get(name)

@@ -12,7 +12,9 @@ from parley.pipeline.connect.tasks.topic_writing import TopicWriter, create_topi
 
 
 class DeadLetterTopic:
-    """The topic for records that a sink connector skips. It is created if it is missing."""
+    """The topic for records that a sink connector skips. It is created if it is missing. Raises ConnectError if that
+    fails.
+    """
 
     def __init__(self, cluster: Cluster, writer: TopicWriter, settings: Mapping[str, Any]) -> None:
         self._topic: str = settings["errors.deadletterqueue.topic.name"]

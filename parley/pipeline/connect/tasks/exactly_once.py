@@ -71,8 +71,10 @@ class ExactlyOnceRun(SourceRun):
         self._has_failed = False
 
     def begin(self) -> None:
-        """Fence older tasks, then start this one. Raises the task's errors, and ConnectError if the task
-        may not start."""
+        """Fence older tasks, then start this one. Returns without starting it if the task is stopped meanwhile.
+
+        Raises the task's errors, and ConnectError if the task may not start.
+        """
         with self._failing():
             self._guard.fence()
             self._guard.check()
@@ -84,7 +86,11 @@ class ExactlyOnceRun(SourceRun):
             self._start()
 
     def step(self, wait_s: float) -> None:
-        """Poll once and write the records, or wait if there are none. End the transaction if that is due."""
+        """Poll once and write the records, or wait up to ``wait_s`` if there are none. End the transaction if that is
+        due.
+
+        Raises the task's errors and ConnectError. After an error, only ``finish`` may follow.
+        """
         with self._failing():
             polled = self._poll(wait_s)
             self._send(polled)
@@ -123,7 +129,9 @@ class ExactlyOnceRun(SourceRun):
         self._transactions.write(outgoing)
 
     def commit(self) -> None:
-        """End the transaction if the boundaries allow it, because the task pauses."""
+        """Let the boundaries decide whether to end the transaction now, because the task pauses. Raises
+        ConnectError.
+        """
         with self._failing():
             self._end(self._boundary.at_end())
 
@@ -145,7 +153,9 @@ class ExactlyOnceRun(SourceRun):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Record that the body of ``with`` has failed. Raises ConnectError instead of the writer's KafkaError."""
+        """Record a failure of the body of ``with``, so that nothing is committed later. Raises ConnectError instead of
+        the writer's KafkaError.
+        """
         try:
             yield
         except KafkaError as error:

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """What was fetched for a task: batches and errors, in order for each partition.
+    """The fetched batches and errors that wait for a task, in order for each partition.
 
     Its methods may be called from any thread.
     """
@@ -57,9 +57,10 @@ class Inbox:
             self._filled.notify()
 
     def take(self, timeout_s: float) -> tuple[Subscription, Fetched | KafkaError] | None:
-        """Return the next batches or error, with their subscription; None after the timeout, or if ``wake`` is called.
+        """Return the next batches or error, with their subscription. Waits up to ``timeout_s``.
 
-        Drops what was fetched for subscriptions that are closed.
+        Returns None after the timeout, or if ``wake`` is called and nothing waits. Drops what was fetched for closed
+        subscriptions.
         """
         with self._filled:
             if not self._waiting and not self._woken:
@@ -72,7 +73,7 @@ class Inbox:
             return None
 
     def wake(self) -> None:
-        """Make ``take`` return."""
+        """Make a ``take`` that is waiting return now; otherwise the next one does not wait."""
         with self._filled:
             self._woken = True
             self._filled.notify()
@@ -80,7 +81,7 @@ class Inbox:
 
 @dataclass(eq=False, slots=True)
 class Subscription:
-    """A partition read for a task. Only the feed's loop uses it, except for ``is_closed``."""
+    """A partition that is read for a task. Only the feed's loop changes it, except for ``is_closed``."""
 
     partition: TopicPartition
     position: int
@@ -113,7 +114,9 @@ class Feed:
     def subscribe(
         self, partition: TopicPartition, offset: int, inbox: Inbox, limit_bytes: int = BUFFER_BYTES
     ) -> Subscription:
-        """Read the partition into the inbox, from the offset on, while fewer bytes than the limit wait there."""
+        """Read the partition into the inbox, starting at ``offset``. Pauses while ``limit_bytes`` or more
+        wait there.
+        """
         subscription = Subscription(partition, offset, inbox, limit_bytes)
         self._loop.call_soon_threadsafe(self._add, subscription)
         return subscription
@@ -125,7 +128,9 @@ class Feed:
             self._loop.call_soon_threadsafe(self._remove, one)
 
     def taken(self, subscription: Subscription, size_bytes: int) -> None:
-        """Record that the task has taken this many bytes."""
+        """Record that the task has taken this many bytes of the subscription from its inbox, so that fetching may
+        continue.
+        """
         self._loop.call_soon_threadsafe(self._release, subscription, size_bytes)
 
     def close(self) -> None:
@@ -248,7 +253,7 @@ class Feed:
         )
 
     async def _hand_over(self, client: Client, subscription: Subscription, data: Any) -> None:
-        """Give a task its part of a response."""
+        """Put a task's part of a response into its inbox: batches, or an error that the task must handle."""
         try:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await fetch_once(client, subscription.partition, subscription.position, self._isolation, 1)
@@ -269,7 +274,7 @@ class Feed:
             subscription.inbox.put(subscription, fetched)
 
     def _misplaced(self, subscriptions: Iterable[Subscription]) -> None:
-        """Look up the leaders of these subscriptions again after a pause."""
+        """Stop fetching these subscriptions for a moment. Then their leaders are looked up again."""
         for one in subscriptions:
             self._leaders.pop(one, None)
             one.is_resting = True

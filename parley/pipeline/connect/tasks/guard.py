@@ -42,7 +42,7 @@ class Guard:
         return not self._is_abandoned
 
     def check(self) -> None:
-        """Raise ConnectError if the task may not continue."""
+        """Raise ConnectError if the task has been abandoned."""
         if not self.may_act:
             raise ConnectError("the task was abandoned: another task may have replaced it")
 
@@ -55,26 +55,32 @@ class Guard:
             self._events.topic_used(self._spec.id, topic)
 
     def fence(self) -> None:
-        """Fence all older tasks of the connector (KIP-618). Raises ConnectError."""
+        """Fence all older tasks of the connector (KIP-618). Blocks. Raises ConnectError."""
         self.check()
         self._events.fence(self._spec.id)
 
     def verify(self) -> None:
-        """Raise ConnectError if newer tasks of the connector were committed, or if another worker runs the task."""
+        """Raise ConnectError if newer tasks of the connector were committed, if another worker runs the task, or if the
+        task has been abandoned.
+        """
         if self._spec.exactly_once is not None:
             self._events.verify(self._spec.id, self._spec.exactly_once.generation)
         self.check()
 
     def store(self, offsets: Sequence[SourceOffset]) -> None:
-        """Store source offsets. They are durable when this returns. Raises ConnectError."""
+        """Store source offsets. They are durable when this returns. Raises ConnectError if they may not be, or if the
+        task has been abandoned.
+        """
         self.check()
         self._store().store(self._spec.id.connector, offsets)
 
     def encoded(self, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """Return source offsets as records of their topic, by key and value. Raises ConnectError."""
+        """Return source offsets as records of their topic, in pairs of key and value. Raises ConnectError if the task
+        has been abandoned.
+        """
         self.check()
         return cast(TopicOffsetStore, self._store()).encoded(self._spec.id.connector, offsets)
 
     def commit(self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit a sink's offsets. Raises KafkaError, or ConnectError if the task is no longer allowed to act."""
+        """Commit a sink's offsets. Raises KafkaError, or ConnectError if the task has been abandoned."""
         groups.commit(cluster, group, offsets, self.check)

@@ -34,7 +34,7 @@ from parley.pipeline.connect.tasks.topic_writing import TopicWriter, Transaction
 from parley.pipeline.connect.worker_config import WorkerConfig
 
 _STEP_S: Final = 0.5
-"""How long a step of a task waits for work."""
+"""How long (s) one step of a task may wait for work."""
 _log = logging.getLogger(__name__)
 
 K = TypeVar("K")
@@ -59,11 +59,17 @@ class _Clients:
         self._lock = threading.Lock()
 
     def cluster(self, connection: Connection, held: ExitStack) -> Cluster:
-        """Return a cluster, which stays open until ``held`` is closed."""
+        """Return the cluster of this connection, shared with other tasks. It stays open until ``held`` is closed.
+
+        Raises ConnectError if the host has been closed.
+        """
         return self._use(self._clusters, connection, lambda: Cluster(connection), held)
 
     def feed(self, connection: Connection, isolation: Isolation, held: ExitStack) -> Feed:
-        """Return a feed, which stays open until ``held`` is closed."""
+        """Return the feed of this connection, shared with other tasks. It stays open until ``held`` is closed.
+
+        Raises ConnectError if the host has been closed.
+        """
         return self._use(self._feeds, (connection, isolation), lambda: Feed(connection, isolation), held)
 
     def _use(self, shared: dict[K, C], key: K, make: Callable[[], C], held: ExitStack) -> C:
@@ -160,7 +166,9 @@ class _Running:
         run.finish()
 
     def _finish_after_failure(self, run: SinkRun | SourceRun) -> None:
-        """Finish a failed task. Later failures are only consequences: the first one is reported."""
+        """Finish a task that has failed. Errors that this causes are only logged: the first error is the
+        one to report.
+        """
         try:
             run.finish()
         except Exception as error:
@@ -218,7 +226,7 @@ class TaskHost:
             running.resume()
 
     def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> None:
-        """Stop these tasks, all at the same time. Tasks that take too long are abandoned."""
+        """Stop these tasks, all at the same time. Tasks that are still running after ``timeout_ms`` are abandoned."""
         with self._lock:
             ended = [self._running.pop(one) for one in tasks if one in self._running]
         for running in ended:
@@ -231,7 +239,7 @@ class TaskHost:
             running.guard.abandon()
 
     def close(self, timeout_ms: int) -> None:
-        """Stop everything and close the connections."""
+        """Stop all tasks like ``stop``, and close the connections."""
         self.stop(list(self._running), timeout_ms)
         self._clients.close()
 

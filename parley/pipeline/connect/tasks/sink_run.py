@@ -51,13 +51,13 @@ _log = logging.getLogger(__name__)
 
 
 def share(partitions: Iterable[TopicPartition], task: int, tasks: int) -> set[TopicPartition]:
-    """Return the partitions of one of the tasks."""
+    """Return the partitions that belong to task number ``task`` of ``tasks``."""
     return {one for one in partitions if (zlib.crc32(one.topic.encode()) + one.partition) % tasks == task}
 
 
 @dataclass(slots=True)
 class _Held:
-    """A partition of the task."""
+    """A partition of the task, and how far its records have been fetched, put and committed."""
 
     partition: TopicPartition
     subscription: Subscription
@@ -66,18 +66,18 @@ class _Held:
     committed: int
     rows: deque[Raw] = field(default_factory=deque)
     end: int = 0
-    """The offset after the rows."""
+    """The offset after the records in ``rows``."""
     owed: deque[tuple[int, int]] = field(default_factory=deque)
     """The fetched pieces that have not been put yet: the end of each, and its size in bytes."""
     since_ms: int = 0
-    """The time at which the first of the rows arrived."""
+    """The time at which the first of the waiting records in ``rows`` arrived."""
     is_paused: bool = False
     is_in_doubt: bool = False
-    """True if an exactly-once task must first report its target's position."""
+    """True while an exactly-once task must first return the position in its target (``committed``)."""
 
 
 class _Batch(NamedTuple):
-    """Records to put, and the positions of the partitions after it."""
+    """Records to put, and for each partition the position after they have been put."""
 
     records: list[SinkRecord]
     ends: dict[TopicPartition, int]
@@ -164,8 +164,9 @@ class SinkRun:
         self._commit_at_ms = self._now_ms() + self._interval_ms
 
     def step(self, wait_s: float) -> None:
-        """Wait for records up to the timeout, and put some. Commit if that is due. Raises the same errors
-        as ``begin``."""
+        """Wait up to ``wait_s`` for records, and put some. Commit if that is due. Raises the same errors as
+        ``begin``.
+        """
         if self._now_ms() >= self._look_at_ms:
             self._look_again()
         if self._again is not None and not self._wait_for_retry(wait_s):
@@ -193,7 +194,7 @@ class SinkRun:
             self._conversion.close()
 
     def _wait_for_retry(self, wait_s: float) -> bool:
-        """Wait for the next retry, for at most ``wait_s``. Returns True if it is due then."""
+        """Wait until the next retry is due, but at most ``wait_s``. Returns True if it is due then."""
         left_s = (self._retry_at_ms - self._now_ms()) / 1000
         if left_s > 0:
             self._tolerance.stopping.wait(min(wait_s, left_s))
@@ -202,7 +203,7 @@ class SinkRun:
     # Partitions.
 
     def _look(self) -> None:
-        """Open new partitions, and close deleted ones. Raises KafkaError."""
+        """Look up the partitions: open new ones, and close those that were deleted. Raises KafkaError."""
         seen = _partitions_of(self._cluster, self._topics)
         self._look_at_ms = self._now_ms() + (
             self._look_again_ms if seen.is_complete else min(_LOOK_FOR_MISSING_MS, self._look_again_ms)
@@ -244,7 +245,9 @@ class SinkRun:
         return found | self._reset_offsets(missing)
 
     def _reset_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets of ``auto.offset.reset``. Raises ConnectError if it is ``none``."""
+        """Return the offsets at which ``auto.offset.reset`` starts these partitions. Raises ConnectError if it is
+        ``none``.
+        """
         if not partitions:
             return {}
         if self._reset not in ("earliest", "latest"):
@@ -259,7 +262,9 @@ class SinkRun:
         self._go_to({})
 
     def _go_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue from these offsets. Drops the waiting records of the partitions, and a batch to put again."""
+        """Continue from these offsets. Drops the records of these partitions that wait, and the batch that waits for
+        another put.
+        """
         for partition, offset in {**self._take_back(), **offsets}.items():
             held = self._held.get(partition)
             if held is None:
@@ -271,7 +276,7 @@ class SinkRun:
             held.owed.clear()
 
     def _take_back(self) -> dict[TopicPartition, int]:
-        """Drop the batch that waits for another put. Returns the offsets from which to read its records again."""
+        """Drop the batch that waits for another put. Returns for each of its partitions the offset to continue from."""
         waiting, self._again = self._again, None
         return {one: self._held[one].position for one in (waiting.ends if waiting else ()) if one in self._held}
 
@@ -289,7 +294,7 @@ class SinkRun:
     # Records.
 
     def _receive(self, wait_s: float) -> None:
-        """Wait for fetched batches, and take all that are available."""
+        """Wait up to ``wait_s`` for fetched batches. Then take what is available, up to ``max.poll.records``."""
         while (found := self.inbox.take(wait_s)) is not None:
             subscription, fetched = found
             wait_s = 0.0
@@ -325,13 +330,16 @@ class SinkRun:
             raise self._tolerance.failed(Stage.KAFKA_CONSUME, self._feed, bad, None)
 
     def _put_up_to(self, held: _Held, end: int) -> None:
-        """Record that everything before the offset was put."""
+        """Record that everything in the partition before offset ``end`` was put."""
         held.position = end
         while held.owed and held.owed[0][0] <= end:
             self._feed.taken(held.subscription, held.owed.popleft()[1])
 
     def _not_fetched(self, held: _Held, error: KafkaError) -> None:
-        """If the log does not contain the offset, follow ``auto.offset.reset``. Raise any other error."""
+        """Handle an error instead of batches: if the log does not contain the offset, follow ``auto.offset.reset``.
+
+        Raises any other error.
+        """
         if not isinstance(error, OffsetOutOfRange):
             raise error
         offsets = self._reset_offsets([held.partition])
@@ -350,7 +358,7 @@ class SinkRun:
         return made
 
     def _step_by_batches(self, wait_s: float) -> None:
-        """Put a batch of all partitions' rows, or the batch that failed before."""
+        """Put one batch with records of all partitions, or the batch whose put must be repeated."""
         if self._again is None:
             if not any(one.rows and not one.is_paused for one in self._held.values()):
                 self._receive(wait_s)
@@ -394,7 +402,9 @@ class SinkRun:
                 return
 
     def _learn(self, task: ExactlyOnceSinkTask, wait_s: float) -> bool:
-        """Ask the target for unknown positions, and continue there. Returns True if the target has responded."""
+        """Get unknown positions from the task (``committed``), and continue there. Returns False if the task must be
+        called again later.
+        """
         in_doubt = sorted(one for one, held in self._held.items() if held.is_in_doubt)
         if not in_doubt:
             return True
@@ -416,7 +426,9 @@ class SinkRun:
         return 0 if is_full else held.since_ms + task.range_ms
 
     def _put_range(self, task: ExactlyOnceSinkTask, held: _Held) -> bool:
-        """Put one range. Returns False if it must be retried, and the target's position is unknown."""
+        """Put one range. Returns False if the task must be called again later. Then the position in the target is
+        unknown.
+        """
         rows = [held.rows[at] for at in range(min(len(held.rows), task.range_records))]
         end = held.rows[len(rows)].offset if len(held.rows) > len(rows) else held.end
         offsets = OffsetRange(*held.partition, held.position, end)
@@ -443,7 +455,10 @@ class SinkRun:
     # Offsets.
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Commit the target's positions. Logs a failure. If the task caused it, goes back to the committed offsets."""
+        """Commit the positions that ``pre_commit`` returns. A failure is only logged.
+
+        If the task caused it, the task continues from the committed offsets, unless ``is_last`` is set.
+        """
         self._context.commit_requested = False
         self._commit_at_ms = self._now_ms() + self._interval_ms
         positions = {partition: held.position for partition, held in self._held.items()}
@@ -467,7 +482,7 @@ class SinkRun:
 
 
 class _Errant:
-    """Accepts the records that a task cannot write (KIP-610)."""
+    """The reporter of records that a task cannot write (KIP-610)."""
 
     def __init__(self, tolerance: Tolerance, task: SinkTask) -> None:
         self._tolerance = tolerance

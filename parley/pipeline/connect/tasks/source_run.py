@@ -43,7 +43,7 @@ class SourceContext:
 
 
 class SourceRun:
-    """Runs a source task, at least once for each record."""
+    """Runs a source task, and writes each of its records at least once."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class SourceRun:
         self._commit_at_ms = 0
         self._used: set[str] = set()
         self._done: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-        """The offsets, by partition, whose records are in their topics, but that are not stored yet."""
+        """The latest offset of each source partition whose records are in their topics, if it is not stored yet."""
 
     def begin(self) -> None:
-        """Start the task. Errors from the task propagate."""
+        """Start the task. Raises the task's errors."""
         self._start()
         self._commit_at_ms = self._now_ms() + self._interval_ms
 
@@ -83,7 +83,10 @@ class SourceRun:
         self._task.start(self._spec.task_config)
 
     def step(self, wait_s: float) -> None:
-        """Poll once and write the records, or wait if there are none. Store offsets if that is due."""
+        """Poll once and write the records, or wait up to ``wait_s`` if there are none. Store offsets if that is due.
+
+        Raises the task's errors and ConnectError.
+        """
         polled = self._poll(wait_s)
         if polled:
             self._send(polled)
@@ -136,7 +139,10 @@ class SourceRun:
                 return
 
     def commit(self) -> None:
-        """Store the offsets of the records in its topics. A failure is logged, and retried the next time."""
+        """Store the offsets of the records that are in their topics, and call the task's ``commit``.
+
+        If they cannot be stored, this is logged, and the next commit tries again.
+        """
         self._commit_at_ms = self._now_ms() + self._interval_ms
         try:
             if self._done:
@@ -160,7 +166,9 @@ class SourceRun:
 
 
 class TopicMaker:
-    """Creates the topics of a source connector by its ``topic.creation.*`` (KIP-158), or leaves that to the broker."""
+    """Creates the topics of a source connector as ``topic.creation.*`` requires (KIP-158), or leaves this to the
+    broker.
+    """
 
     def __init__(self, cluster: Cluster, config: Mapping[str, str], *, is_enabled: bool) -> None:
         self._cluster = cluster
@@ -170,7 +178,7 @@ class TopicMaker:
         self._groups = [*names, "default"] if is_enabled and has_default else []
 
     def make(self, topic: str) -> None:
-        """Create the topic if it is missing. Raises ConnectError."""
+        """Create the topic if it is missing and ``topic.creation.*`` covers it. Raises ConnectError."""
         group = next((one for one in self._groups if self._takes(one, topic)), None)
         if group is None:
             return

@@ -49,24 +49,26 @@ class WorkerEvents(Protocol):
     """The worker's reports to its herder."""
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
-        """Called when the connector has this state. ``trace`` is the stack trace of a failure."""
+        """Report the connector's new state. ``trace`` is the stack trace of a failure."""
         ...
 
     def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
-        """Called when the task has this state. ``trace`` is the stack trace of a failure."""
+        """Report the task's new state. ``trace`` is the stack trace of a failure."""
         ...
 
     def reconfigure(self, name: str) -> None:
-        """Called when the connector requests new task configurations: call ``Worker.task_configs``, and restart changed
-        tasks."""
+        """Report that the connector requests new task configurations.
+
+        The herder must call ``Worker.task_configs``, and restart changed tasks.
+        """
         ...
 
     def topic_used(self, task: TaskId, topic: str) -> None:
-        """Called when the task uses the topic for the first time since the task was started (KIP-558)."""
+        """Report that the task uses the topic for the first time since the task was started (KIP-558)."""
         ...
 
     def fence(self, task: TaskId) -> None:
-        """Fence all older tasks of its connector (KIP-618). Blocks. Raises ConnectError."""
+        """Fence all older tasks of the task's connector (KIP-618). Blocks. Raises ConnectError."""
         ...
 
     def verify(self, task: TaskId, generation: int) -> None:
@@ -93,7 +95,7 @@ class ClientSettings:
         return cls(given, SecurityProperties.of({**base, **own}))
 
     def connection(self, worker: WorkerConfig, client_id: str) -> Connection:
-        """Return the connection to the cluster. These settings override the worker's."""
+        """Return the connection to the cluster: the worker's, with these settings in place of the worker's own."""
         return Connection(
             security=self.security,
             bootstrap=self.given.get("bootstrap.servers", worker.bootstrap),

@@ -68,7 +68,7 @@ class LeftOut(Exception):
 
 @dataclass(slots=True)
 class Tolerance:
-    """The rules of one task. ``stopping`` ends pauses."""
+    """Handles the errors of one task's records by the connector's configuration. Setting ``stopping`` ends pauses."""
 
     task: TaskId
     settings: Mapping[str, Any]
@@ -78,9 +78,10 @@ class Tolerance:
     now_ms: Callable[[], int] = field(kw_only=True)
 
     def run(self, stage: Stage, of: object, work: Callable[[], T], record: object) -> T:
-        """Run the work on a record and return its result. ``of`` is the object that does the work.
+        """Run ``work`` on a record and return its result. Retries it after a RetriableError. ``of`` is the object that
+        does the work.
 
-        Raises LeftOut, or ConnectError if the failure is not tolerated.
+        Raises LeftOut if it fails and the record is skipped, or ConnectError if the failure is not tolerated.
         """
         deadline: int | None = None
         pause_ms = _FIRST_PAUSE_MS
@@ -99,7 +100,10 @@ class Tolerance:
             pause_ms *= 2
 
     def failed(self, stage: Stage, of: object, error: BaseException, record: object) -> LeftOut:
-        """Skip a record, and return the exception to raise. Raises ConnectError if the failure is not tolerated."""
+        """Log a failure, send the record to the dead letter topic, and return the exception that skips the record.
+
+        Raises ConnectError if the failure is not tolerated.
+        """
         self._log_failure(stage, of, error, record)
         if self.settings["errors.tolerance"] != "all":
             raise ConnectError(
@@ -143,8 +147,9 @@ class Tolerance:
 
 
 def _class_name(one: object) -> str:
-    """Return the class of an object, by Kafka's name if it has one, because programs that read dead letters know that
-    name."""
+    """Return the name of an object's class: Kafka's name if it has one, because programs that read dead letters know
+    that name.
+    """
     kind = type(one)
     side = f"${one.side.value}" if isinstance(one, KeyOrValue) else ""
     return _EXCEPTIONS.get(kind) or kafkas_name(kind) + side

@@ -49,7 +49,9 @@ class TopicWriter:
         self._producer: Producer | None = None
 
     def write(self, records: Sequence[Outgoing]) -> None:
-        """Write the records. They are in their topics when this returns. Raises KafkaError, or ValueError."""
+        """Write the records. They are in their topics when this returns. Raises KafkaError, or ValueError if one cannot
+        be a record.
+        """
         if not records:
             return
         if self._producer is None:
@@ -68,9 +70,10 @@ class TopicWriter:
 
 
 class TransactionWriter:
-    """Writes records of one task in transactions. Every method may raise KafkaError; then only ``close`` may follow.
+    """Writes records of one task in transactions.
 
-    A transaction starts with the first record after the end of the previous one.
+    A transaction starts with the first record after the end of the previous one. Every method may raise KafkaError.
+    After an error, only ``close`` may be called.
     """
 
     def __init__(self, cluster: Cluster, settings: ClientSettings, transactional_id: str) -> None:
@@ -93,7 +96,7 @@ class TransactionWriter:
             self._add(_rows(records), None)
 
     def write_keyed(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Add records to the transaction, each to the partition of its key."""
+        """Add pairs of key and value to the transaction, each to the partition of its key."""
         keys, values = zip(*records, strict=True)
         columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
         self._add(pa.RecordBatch.from_pydict(columns), topic)

@@ -93,26 +93,26 @@ class Predicate(ABC):
 
 
 def as_map(value: Any, purpose: str) -> dict[Any, Any]:
-    """Return the value if it is a map without a schema. Raises DataError otherwise."""
+    """Return the value as a map without a schema. Raises DataError if it is not one. ``purpose`` is for the message."""
     if isinstance(value, dict):
         return value
     raise DataError(f"Only Map objects supported in absence of schema for [{purpose}], found: {_kind(value)}")
 
 
 def as_struct(value: Any, purpose: str) -> Struct:
-    """Return the value if it is a struct. Raises DataError otherwise."""
+    """Return the value as a struct. Raises DataError if it is not one. ``purpose`` is for the message."""
     if isinstance(value, Struct):
         return value
     raise DataError(f"Only Struct objects supported for [{purpose}], found: {_kind(value)}")
 
 
 def read(value: Struct, field: Field, config: Mapping[str, Any]) -> Any:
-    """Return a field's value. If the transform is configured so, returns the field's default instead of null."""
+    """Return a field's value. If ``replace.null.with.default`` is set, returns the field's default instead of null."""
     return value[field.name] if config[REPLACE_NULLS.name] else value.without_default(field.name)
 
 
 def struct_like(schema: Schema, fields: Mapping[str, Schema]) -> Schema:
-    """Return a struct's schema with other fields, otherwise unchanged."""
+    """Return the schema with other fields and without a default, otherwise unchanged."""
     placed = tuple(Field(name, index, one) for index, (name, one) in enumerate(fields.items()))
     return replace(schema, fields=placed, default=None)
 

@@ -59,7 +59,7 @@ class DropHeaders(Transform):
 
 
 class HeaderFrom(KeyOrValue):
-    """Moves or copies fields into headers."""
+    """Copies fields into headers, or moves them there."""
 
     config_def = (
         ConfigDef()
