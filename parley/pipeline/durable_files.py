@@ -6,7 +6,7 @@ import os
 
 
 def to_disk(path: str) -> None:
-    """Sync a local file's content to the disk. Call this before the file gets its final name."""
+    """Sync a local file's content to the disk. Call this before the file gets its final name. Raises OSError."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "commit string, at timestamp, path string, folder string, added long, deleted long"
 WATERMARK: Final = "1 hour"
-"""How late a change may arrive."""
+"""The watermark's delay: how late a change may arrive and still be counted."""
 _LOOK_S: Final = 0.2
 
 
 def values(spark: SparkSession, bootstrap: str, topic: str, at_once: int, schema: str) -> DataFrame:
-    """Return the fields of a topic's JSON values, from its beginning, as a stream."""
+    """Return a stream of the fields in a topic's JSON values, from the topic's beginning.
+
+    ``at_once`` limits the offsets of one micro-batch. ``schema`` is the values' schema in DDL.
+    """
     from pyspark.sql import functions as f
 
     source = (
@@ -46,7 +49,7 @@ def values(spark: SparkSession, bootstrap: str, topic: str, at_once: int, schema
 
 
 def counted(rows: DataFrame, window: str) -> DataFrame:
-    """Return the key and value of the records that contain the counts of windows and folders."""
+    """Return the counts by window and folder, as keys and values of records."""
     from pyspark.sql import functions as f
 
     counts = (
@@ -79,7 +82,9 @@ def _query(
 
 
 def _line(progress: Any) -> dict[str, Any]:
-    """Return the line for a micro-batch. ``done`` is the number of the source topic's offsets that are counted."""
+    """Return the line to print for a micro-batch. ``done`` is the number of the source topic's offsets that are
+    counted.
+    """
     end = progress["sources"][0]["endOffset"]
     end = json.loads(end) if isinstance(end, str) else end
     topics = [partitions for topic, partitions in (end or {}).items() if topic]  # the batch's start has no name

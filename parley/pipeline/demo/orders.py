@@ -22,7 +22,7 @@ WATERMARK: Final = "30 minutes"
 
 
 def revenue(changes: DataFrame, window: str) -> DataFrame:
-    """Return the key and value of the records that contain the revenue of a window and a country."""
+    """Return the revenue by window and country, as keys and values of records."""
     from pyspark.sql import functions as f
 
     parts = f.array(

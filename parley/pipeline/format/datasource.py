@@ -108,7 +108,10 @@ class ParleyDataSource(Travels, DataSource):
 
 
 def _typed(options: Mapping[str, str], planned: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
-    """Return the columns to which the options give a type, and how they are read. Raises OptionError."""
+    """Return the types of the columns to which the options give one, and how these columns are read.
+
+    ``planned`` are the columns that Spark has planned with. Raises OptionError.
+    """
     try:
         return columns_of(requested_columns(options, only_topic(options)), planned)
     except (ValueError, RegistryAway) as error:

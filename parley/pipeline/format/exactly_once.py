@@ -68,7 +68,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The note that a task stores before it writes."""
+    """The note that a task leaves in the cluster about its epoch and its producers."""
 
     epoch: int
     task: int
@@ -78,7 +78,7 @@ class Note:
     """The producers that write its rows, including those of earlier attempts."""
 
     def follows(self, earlier: Note | None) -> Note:
-        """Return this note with the producers of an earlier attempt."""
+        """Return this note, extended by the producers and the earlier ``since_ms`` of an earlier attempt's note."""
         if earlier is None:
             return self
         producers = tuple(dict.fromkeys((*earlier.producers, *self.producers)))
@@ -86,8 +86,10 @@ class Note:
 
     @property
     def text(self) -> str:
-        """The note as the metadata of a committed offset, of which a cluster accepts 4,096 bytes by default. That is
-        enough for hundreds of attempts."""
+        """The note as text, to be stored as the metadata of a committed offset.
+
+        A cluster accepts 4,096 bytes of metadata by default, enough for hundreds of attempts.
+        """
         steps = [after - before for before, after in pairwise((0, *(one.producer_id for one in self.producers)))]
         note: dict[str, Any] = {"task": self.task, "since_ms": self.since_ms, "steps": steps}
         if any(one.epoch for one in self.producers):
@@ -96,7 +98,7 @@ class Note:
 
     @classmethod
     def parse(cls, offset: int, text: str) -> Note | None:
-        """Parse a note. Returns None for any other text."""
+        """Parse the metadata of a committed offset, which is the epoch. Returns None if the text is not a note."""
         try:
             found = json.loads(text)
             ids = list(accumulate(map(int, found["steps"])))
@@ -108,10 +110,10 @@ class Note:
 
 
 def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | None:
-    """Look up the note that earlier attempts of this task and epoch have left; None if there is none.
+    """Return the note that earlier attempts of this task and epoch have left; None if there is none.
 
-    With ``stable``, waits for the end of a transaction that contains a note. Otherwise, the note committed before it
-    counts. Raises KafkaError: PRODUCER_FENCED if the task has committed a transaction of a later epoch.
+    With ``stable``, waits for the end of an open transaction that contains a note. Otherwise ignores that note. Raises
+    KafkaError: PRODUCER_FENCED if the task has committed a transaction of a later epoch.
     """
     found: Note | None = None
     for one in cluster.retry(lambda client: committed(client, epoch.group, stable=stable)).values():
@@ -131,7 +133,9 @@ def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | No
 
 
 def kept(note: Note, topic: str) -> dict[TopicPartition, Committed]:
-    """Return the note as an offset to commit, of partition 0 of ``topic``: any topic that the task writes to."""
+    """Return the note as an offset to commit. ``topic`` is any topic that the task writes to; the offset is of its
+    partition 0.
+    """
     return {TopicPartition(topic, 0): Committed(note.epoch, note.text)}
 
 
@@ -146,7 +150,9 @@ def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
 
 
 def forget(cluster: Cluster, groups: Iterable[str]) -> None:
-    """Delete the notes of a finished write. Some may be deleted already. Raises KafkaError."""
+    """Delete the notes of a finished write, with their groups. Notes that no longer exist are ignored. Raises
+    KafkaError.
+    """
     for group in sorted(groups):
 
         async def delete(client: Client, group: str = group) -> None:
@@ -160,7 +166,7 @@ def forget(cluster: Cluster, groups: Iterable[str]) -> None:
 
 
 def fence(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -> None:
-    """Fence the attempts that have started, and abort their open transactions. Raises KafkaError.
+    """Fence the attempts with these ids that have started, and abort their open transactions. Raises KafkaError.
 
     The notes stay: an attempt that starts later must find them.
     """
@@ -169,17 +175,20 @@ def fence(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -
 
 
 class Earlier:
-    """The rows that earlier attempts have written. Each is matched with one row of this attempt."""
+    """The rows that earlier attempts have written. Each of them stands for one equal row of this attempt."""
 
     def __init__(self, cluster: Cluster, note: Note) -> None:
         self._cluster = cluster
         self._note = note
         self._topics: dict[str, dict[bytes, list[int]]] = {}
-        """The partitions of the rows with the same mark, for each topic and mark."""
+        """For each topic and mark: the partitions of the rows with this mark that are not matched yet."""
 
     def without(self, rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-        """Return the rows that have not been written yet. They go to ``topic``, or to the topic that each row names.
-        Raises KafkaError."""
+        """Return the rows that no earlier attempt has written. The first call for a topic reads back what was written
+        to it.
+
+        The rows go to ``topic`` or, if that is None, to the topic that each row names. Raises KafkaError.
+        """
         topics = [topic] * rows.num_rows if topic is not None else rows.column("topic").to_pylist()
         named = rows.column("partition").to_pylist() if "partition" in rows.schema.names else [None] * rows.num_rows
         missing = [
@@ -214,7 +223,11 @@ class Earlier:
 
 
 def _taken(there: list[int] | None, partition: int | None) -> bool:
-    """Return True if the partition (None: any partition) contains the row, and remove the row."""
+    """Find an equal row that was written to the partition (None: to any partition). If there is one, remove it and
+    return True.
+
+    ``there`` lists the partitions of the equal rows.
+    """
     if not there or (partition is not None and partition not in there):
         return False
     if partition is None:

@@ -36,7 +36,7 @@ class _Kept:
 
 
 class KeptProducers:
-    """The producers that wait for a user. ``now`` is a clock in seconds. Threads may share it."""
+    """The producers that wait for a user. ``now`` is a clock in seconds. Threads may share this object."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -49,7 +49,10 @@ class KeptProducers:
 
     @contextmanager
     def use(self, cluster: Cluster, writing: Writing) -> Iterator[Producer]:
-        """Yield a producer without a transactional id for one task, and flush it at the end. Raises KafkaError."""
+        """Yield a producer without a transactional id for one task. At the end, flush it and keep it for the next task.
+
+        Raises KafkaError. After an error in the block, the producer is closed.
+        """
         key = cluster.connection, writing
         producer = self._take(key) or Producer(cluster, writing)
         try:
@@ -82,7 +85,7 @@ class KeptProducers:
 
 
 def kept_producer(cluster: Cluster, writing: Writing) -> AbstractContextManager[Producer]:
-    """Yield a producer kept by this process, as ``KeptProducers.use`` does."""
+    """Return a context manager for one of this process's kept producers. See ``KeptProducers.use``."""
     return _kept_by(os.getpid()).use(cluster, writing)
 
 

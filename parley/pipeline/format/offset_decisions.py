@@ -26,7 +26,7 @@ def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Parse the JSON of ``as_json``, or of Spark's Kafka source."""
+    """Parse a position from the JSON of ``as_json``, or of Spark's Kafka source."""
     return {TopicPartition(topic, int(number)): offset for topic, of in found.items() for number, offset in of.items()}
 
 
@@ -43,7 +43,9 @@ class Range:
 
 
 def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range]:
-    """Return the non-empty ranges between two positions. A new partition starts at its earliest offset."""
+    """Return the non-empty ranges between two positions. A partition that ``start`` lacks is new: it starts at its
+    offset in ``earliest_of_new``, and is left out if that lacks it too.
+    """
     found = [
         Range(partition, start.get(partition, earliest_of_new.get(partition, end_offset)), end_offset)
         for partition, end_offset in sorted(end.items())
@@ -55,15 +57,15 @@ def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range
 
 
 def new_rows(start: Offsets, latest: Offsets) -> int:
-    """Return the number of offsets to read."""
+    """Return the number of offsets between two positions. New partitions are counted from offset 0."""
     return sum(max(0, latest_offset - start.get(partition, 0)) for partition, latest_offset in latest.items())
 
 
 def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offsets) -> dict[TopicPartition, int]:
-    """Return the end of a batch of about ``limit`` offsets. Each partition contributes in proportion to its available
-    offsets.
+    """Return the end position of a batch of about ``limit`` offsets.
 
-    Each contributes at least one offset, so a batch may exceed the limit by one offset per partition.
+    Each partition contributes in proportion to its available offsets, but at least one. So a batch may exceed the limit
+    by one offset per partition.
     """
     todo = {one.partition: one for one in ranges(start, latest, earliest_of_new)}
     total = sum(map(len, todo.values()))
@@ -98,8 +100,9 @@ def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | Non
 
 
 _FEW: Final = 1000
-"""The limit for combined ranges. A task costs Spark as much as reading about ten thousand rows, but more tasks process
-them faster."""
+"""The maximum number of offsets in combined ranges. A task costs Spark as much as reading about ten thousand rows, but
+more tasks process the rows faster.
+"""
 
 
 def packed(whole: Iterable[Range], few: int = _FEW) -> Iterator[tuple[Range, ...]]:
@@ -130,15 +133,16 @@ def _cut(one: Range, parts: int) -> Iterator[Range]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Data that a query should have read no longer exists. The message is for the user."""
+    """A loss: data that a query should have read no longer exists. The message is for the user."""
 
     partition: TopicPartition
     text: str
 
 
 def losses(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Loss]:
-    """Return the losses that two positions show: deleted partitions, partitions found too late, and ends that moved
-    back."""
+    """Return the losses that are visible in two positions: deleted partitions, partitions found too late, and ends that
+    moved back.
+    """
     found = [
         Loss(partition, f"{partition} no longer exists; its records from offset {start[partition]} on were not read")
         for partition in sorted(start.keys() - end.keys())

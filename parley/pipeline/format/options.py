@@ -77,11 +77,11 @@ _log = logging.getLogger(__name__)
 
 
 class OptionError(ValueError):
-    """An option is not supported or invalid. The message names the option and says what to write."""
+    """Raised if an option is not supported or invalid. The message names the option, and says what to write."""
 
 
 class Extreme(Enum):
-    """An end of the log."""
+    """The beginning or the end of the log."""
 
     EARLIEST = EARLIEST
     LATEST = LATEST
@@ -137,7 +137,7 @@ class SourceOptions:
     end: Position
     """Only for batch queries."""
     later_than_all: Extreme | None
-    """The start if all records are before the starting timestamp: LATEST, or None for an error."""
+    """What to use if all records are before the starting timestamp: LATEST, or None for an error."""
     isolation: Isolation
     include_headers: bool
     fail_on_data_loss: bool
@@ -260,7 +260,9 @@ def _warn_of_misspelled(given: Mapping[str, str], names: tuple[str, ...]) -> Non
 
 
 def only_topic(options: Mapping[str, str]) -> str | None:
-    """Return the topic to read, if there is only one."""
+    """Return the only topic that the options select by name; None if they select several topics, or a pattern. Raises
+    ``OptionError``.
+    """
     given = {key.lower(): value for key, value in options.items()}
     topics = {one.strip() for one in given.get("subscribe", "").split(",") if one.strip()}
     if "assign" in given:
@@ -342,7 +344,11 @@ def _names(position: Position, extreme: Extreme) -> bool:
 
 
 def _position(given: Mapping[str, str], prefix: str) -> Position | None:
-    """Read a position in Spark's order of precedence: one time for all, times by partition, offsets."""
+    """Read a position, or return None if none is given. Spark's order of precedence: one time for all, times by
+    partition, offsets.
+
+    Raises ``OptionError``.
+    """
     if (name := f"{prefix}Timestamp").lower() in given:
         return AtTime(_no_less_than_0(read_integer(given, name, 0), name))
     if (name := f"{prefix}OffsetsByTimestamp").lower() in given:
@@ -401,7 +407,11 @@ def _strategy(given: Mapping[str, str]) -> Extreme | None:
 
 
 def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
-    """Return the connection to the cluster, from the Java client's settings. Raises ``OptionError``."""
+    """Return the connection to the cluster, from the Java client's settings. ``api_timeout_ms`` is the default of
+    ``default.api.timeout.ms``.
+
+    Raises ``OptionError``.
+    """
     bootstrap = client.get("bootstrap.servers", "").strip()
     if not bootstrap:
         raise OptionError(
@@ -423,7 +433,9 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
 
 
 def _client_settings(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:
-    """Return the ``kafka.*`` options by their own names. Raises ``OptionError`` for options that are not supported."""
+    """Return the ``kafka.*`` options without this prefix. Raises ``OptionError`` for those in ``refused``, which
+    contains the reasons.
+    """
     settings = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
     for key in settings:
         if key in refused:
@@ -432,7 +444,10 @@ def _client_settings(given: Mapping[str, str], refused: Mapping[str, str]) -> di
 
 
 def _security(client: Mapping[str, str]) -> SecurityProperties:
-    """Return the settings for TLS and login. Reads their files once, so that an unusable file is reported early."""
+    """Return the settings for TLS and login. Reads their files once, so that an unusable file is reported early.
+
+    Raises ``OptionError``.
+    """
     security = SecurityProperties.of(client)
     try:
         security.read()
@@ -503,7 +518,10 @@ def _no_less_than_0(number: int, name: str) -> int:
 
 
 def _duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
-    """Parse a duration as Spark does: a number with a unit. Without a unit, it is in milliseconds."""
+    """Return an option that is a duration, in ms. As in Spark, it is a number with a unit; without a unit, it is in ms.
+
+    Raises ``OptionError``.
+    """
     text = given.get(name.lower(), str(default)).strip().lower()
     found = re.fullmatch(r"(\d{1,15})([a-z]*)", text)
     if not found or (found[2] or "ms") not in _UNITS_MS:

@@ -16,7 +16,8 @@ _ALL: Final = re.compile(".*")
 
 
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
-    """Return the chosen partitions that exist. Raises ``OptionError`` if a named partition does not exist.
+    """Return the chosen partitions that exist. Raises ``OptionError`` if a named topic or partition does not exist,
+    unless ``missing_ok`` is set.
 
     Called when a query is planned. If no broker is listening, it fails quickly (``Cluster.contact``).
     """
@@ -67,7 +68,8 @@ def resolve_start(
 ) -> dict[TopicPartition, int]:
     """Return the start offset of each partition.
 
-    Raises ``OptionError`` if the options do not match the existing partitions.
+    Raises ``OptionError`` if the options do not match the existing partitions, or if all records are before the
+    starting timestamp and the options do not allow this.
     """
     found = _resolve(cluster, options, options.start, partitions, "startingOffsets")
     without = sorted(partition for partition, offset in found.items() if offset < 0)
@@ -93,9 +95,11 @@ def resolve_end(
 
 
 def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> list[Range]:
-    """Return the ranges, starting at their first record at or after the timestamp. Leaves out ranges without one.
+    """Return the ranges, each starting at its first record at or after the timestamp. Ranges without such a record are
+    left out.
 
-    The ends of the ranges must be determined before this call: a record that is appended now may be late enough.
+    The ends of the ranges must be determined before this call. Otherwise a record that is appended now could be in a
+    range that was left out.
     """
     found = list(whole)
     starts = cluster.offsets({one.partition: timestamp_ms for one in found})
@@ -104,7 +108,7 @@ def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> l
 
 
 def check_order(start: Offsets, end: Offsets) -> None:
-    """Raise ``OptionError`` if a batch would start after its end, as Spark's Kafka source does."""
+    """Raise ``OptionError`` if a partition's start is after its end, as Spark's Kafka source does."""
     for partition in sorted(start.keys() & end.keys()):
         if start[partition] > end[partition]:
             raise OptionError(
@@ -116,7 +120,10 @@ def check_order(start: Offsets, end: Offsets) -> None:
 def _resolve(
     cluster: Cluster, options: SourceOptions, position: Position, partitions: frozenset[TopicPartition], name: str
 ) -> dict[TopicPartition, int]:
-    """Return the offset of the position in each partition; -1 if all records are before the timestamp."""
+    """Return the offset of the position in each partition; -1 if all records are before the timestamp.
+
+    ``name`` is the option of the position, for ``OptionError``.
+    """
     if isinstance(position, Extreme):
         return cluster.offsets(dict.fromkeys(partitions, position.value), options.isolation)
     if isinstance(position, AtTime):

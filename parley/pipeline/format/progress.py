@@ -46,7 +46,9 @@ class Lag:
 
 
 def lag_of(progress: Any) -> Lag:
-    """Return the lag of the sources in a ``StreamingQueryProgress`` that report offsets of topics."""
+    """Return a query's lag, from a ``StreamingQueryProgress``: that of all its sources that report offsets
+    of topics.
+    """
     found: dict[TopicPartition, int] = {}
     for source in progress.sources:
         end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)

@@ -64,7 +64,7 @@ _COMPARE: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A comparison of a partition's topic or number that must, or must not, hold."""
+    """A condition for a partition's topic or number: a comparison that must be true or, for a negated filter, false."""
 
     column: str
     compare: Callable[[Any, Any], bool]
@@ -84,10 +84,10 @@ class Narrowing:
     end: int = _OFFSET_END
     """The offsets [``first``, ``end``) are read."""
     since_ms: int | None = None
-    """Skip the records before a partition's first record with at least this timestamp."""
+    """Only records from a partition's first record with at least this timestamp (ms) on are read."""
 
     def applied(self, whole: Iterable[Range]) -> list[Range]:
-        """Return the ranges without the partitions and offsets that are not selected."""
+        """Return the selected parts of the ranges. Ranges of which nothing is selected are left out."""
         wanted = (one for one in whole if all(condition.holds(one.partition) for condition in self.conditions))
         cut = (replace(one, start=max(one.start, self.first), end=min(one.end, self.end)) for one in wanted)
         return [one for one in cut if len(one)]
@@ -109,8 +109,9 @@ def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
 
 
 def _taken(found: Narrowing, each: Filter) -> tuple[Narrowing | None, bool]:
-    """Return the narrowing with one more filter (None if the filter does not narrow), and True if it covers the whole
-    filter."""
+    """Add a filter to a narrowing. Returns the narrower one, or None if the filter does not narrow, and True if Spark
+    need not check the filter.
+    """
     is_expected = not isinstance(each, Not)
     plain = each.child if isinstance(each, Not) else each
     attribute: tuple[str, ...] = getattr(plain, "attribute", ())

@@ -100,13 +100,13 @@ def _are_headers(kind: DataType) -> bool:
 
 @dataclass
 class Done(WriterCommitMessage):
-    """The result of a task."""
+    """The result of a task: the group of its note, or None if it has left no note."""
 
     group: str | None = None
 
 
 class KafkaBatchWriter(Travels, DataSourceArrowWriter):
-    """One write of a DataFrame."""
+    """Writes the rows of a DataFrame once."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -117,13 +117,15 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
         return _write(iterator, self._options, epoch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the notes. With transactions, fence started copies of tasks instead: the notes stay until they expire,
-        because a copy may start only now."""
+        """Delete the notes. With transactions, fence the tasks instead: a copy of a task may start only now, and must
+        find the note. The notes stay until they expire.
+        """
         self._end({one.group for one in messages if isinstance(one, Done) and one.group is not None})
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the notes of a failed write. With transactions, fence all of its tasks instead, including killed ones,
-        which have sent no message."""
+        """Delete the notes of a failed write. With transactions, fence all of its tasks instead, even killed tasks,
+        which have sent no message.
+        """
         if self._options.transactional_id_prefix is None:
             self.commit(messages)
         else:
@@ -153,7 +155,7 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(Travels, DataSourceStreamArrowWriter):
-    """The epochs of a streaming query."""
+    """Writes the rows of a streaming query, one epoch after another."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -228,13 +230,15 @@ class _Attempt:
         self._earlier = None if self._found is None else Earlier(cluster, self._found)
 
     def write(self, rows: pa.RecordBatch, topic: str | None) -> None:
-        """Write the rows that no earlier attempt has written."""
+        """Write the rows that no earlier attempt has written. Raises KafkaError."""
         missing = rows if self._earlier is None else self._earlier.without(rows, topic)
         self._wrote = self._wrote or missing.num_rows > 0
         self._producer.write(missing, topic=topic)
 
     def finish(self) -> None:
-        """Commit the transaction, if there is one, with the note in it."""
+        """Commit the transaction, if there is one. If any row was written, the note is part of it. Raises
+        KafkaError.
+        """
         if self._epoch.transactional_id is None:
             return
         if self._wrote:
@@ -244,9 +248,10 @@ class _Attempt:
         self._producer.commit()
 
     def _check_found(self) -> None:
-        """Look for the note again, now that the group's coordinator has accepted the new one.
+        """Look for the note again, now that the group's coordinator has accepted the new note. Raises KafkaError if the
+        result has changed.
 
-        The first request may have gone to a coordinator that had been replaced without knowing it. Raises KafkaError.
+        The first request may have gone to a broker that was no longer the coordinator, without knowing it.
         """
         if look_up(self._cluster, self._epoch, stable=False) != self._found:
             raise KafkaError(
@@ -257,7 +262,7 @@ class _Attempt:
 
 
 def _open(producer: Producer, transactional_id: str) -> None:
-    """Fence older attempts of the task, and open its transaction."""
+    """Fence older attempts of the task, and open its transaction. Raises KafkaError."""
     try:
         producer.begin()
     except KafkaError as error:

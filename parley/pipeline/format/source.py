@@ -87,25 +87,26 @@ _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", B
 
 _FETCH_BYTES_MIN: Final = 64 * 1024
 _OFFSET_BYTES: Final = 4 * 1024
-"""The bytes to fetch for each offset of a small range: bytes after the range would be wasted."""
+"""The bytes to fetch for each offset of a small range. Bytes after the range would be fetched in vain."""
 
 _log = logging.getLogger(__name__)
 
 
 class DataLoss(Exception):
-    """Data that a query should have read no longer exists. The message names the data, and the option to continue
-    without it."""
+    """Raised if data that a query should have read no longer exists. The message names the data, and the option to
+    continue without it.
+    """
 
 
 def source_schema(include_headers: bool, typed: StructType | None = None) -> StructType:
-    """Return the columns of Spark's Kafka source. Those in ``typed`` have their schema's types instead of bytes."""
+    """Return the columns of Spark's Kafka source, with the types in ``typed`` in place of bytes."""
     own = {} if typed is None else {one.name: one for one in typed.fields}
     schema = StructType([own.get(one.name, one) for one in _COLUMNS.fields])
     return schema.add("headers", _HEADERS) if include_headers else schema
 
 
 def check_schema(schema: StructType, options: SourceOptions, typed: StructType | None = None) -> None:
-    """Raise ``OptionError`` if Spark has another schema, which the user must have given."""
+    """Raise ``OptionError`` if Spark's schema is not that of the source, because the user has given another one."""
     if schema != source_schema(options.include_headers, typed):
         raise OptionError(
             "a topic's columns are fixed: leave out schema(...), and parse values with from_json or cast"
@@ -202,7 +203,9 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         return None if self._latest is None else as_json(self._latest)
 
     def _is_too_early(self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:
-        """Return True if ``minOffsetsPerTrigger`` requires waiting; never if the query reads only what exists now."""
+        """Return True if ``minOffsetsPerTrigger`` requires waiting. If the query reads only what exists now, it never
+        waits.
+        """
         fewest = self._options.min_offsets_per_trigger
         if fewest is None or self._target is not None:
             return False
@@ -282,7 +285,7 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 def _beginning(end: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
-    """Return the start of the batch with this end. ``start`` is the start that Spark assumes.
+    """Return the start of the batch whose end is ``end``. ``start`` is the start that Spark assumes.
 
     The end of batch 0 contains its start as a topic without partitions, whose name is the JSON. Spark's Kafka source,
     which may take over the checkpoint, reads nothing from it, and no topic has such a name.
@@ -319,7 +322,9 @@ def _read_range(whole: Range, options: SourceOptions) -> Iterator[pa.RecordBatch
 
 
 def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOptions) -> Range | None:
-    """Return the rest of the range, from the log start on; None if nothing remains. Raises ``DataLoss``."""
+    """Return the rest of the range, from the log start on; None if nothing remains. Raises ``DataLoss`` with
+    ``failOnDataLoss``.
+    """
     first_left = min(todo.end, gone.log_start) if gone.offset < gone.log_start else todo.end
     _lost(f"{gone.message}; offsets {todo.start} to {first_left - 1} cannot be read", options)
     return replace(todo, start=first_left) if first_left < todo.end else None

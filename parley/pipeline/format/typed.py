@@ -33,12 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 class BadValue(ValueError):
-    """A value that does not match its schema, when it is read or written."""
+    """Raised if a value does not match its schema when it is read or written. The message never contains the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedColumn:
-    """The options of a column. ``version`` is None for the latest version."""
+    """What the options request for a column. ``version`` is None for the latest version."""
 
     column: str
     language: SchemaType
@@ -60,8 +60,10 @@ class TypedColumn:
 
 
 def requested_columns(options: Mapping[str, str], topic: str | None) -> tuple[RequestedColumn, ...]:
-    """Read the options for typed columns. ``topic`` is the only topic, which determines the default subjects; None if
-    there are several. Raises ValueError."""
+    """Read the options for typed columns. Raises ValueError.
+
+    ``topic`` is the only topic of the query, which determines the default subjects; None if there are several.
+    """
     given = {key.lower(): value.strip() for key, value in options.items()}
     formats = {column: given[f"{column}format"] for column in _COLUMNS if given.get(f"{column}format")}
     if not formats:
@@ -95,10 +97,10 @@ def requested_columns(options: Mapping[str, str], topic: str | None) -> tuple[Re
 def columns_of(
     wanted: Sequence[RequestedColumn], given: StructType | None = None
 ) -> tuple[StructType, tuple[TypedColumn, ...]]:
-    """Return the Spark types of the columns, and how tasks read them. Blocks; for the driver.
+    """Return the Spark types of the columns, and how tasks read them. Blocks, so only the driver calls it.
 
     ``given`` are the types that Spark has planned with. The newest version with these types is used, because a later
-    version may have been registered since. Raises ValueError and RegistryAway.
+    version may have been registered since. Raises ValueError, and RegistryAway if no schema registry responds.
     """
     fields, columns = StructType(), []
     for one in wanted:
@@ -133,8 +135,11 @@ def _spark(kind: pa.DataType) -> DataType:
 
 
 def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:
-    """Return the rows with typed columns. Raises BadValue, and RegistryAway if no schema registry responds: then the
-    task must run again."""
+    """Return the rows with values in place of bytes in these columns.
+
+    Raises BadValue for a value that does not match its schema, unless the column is permissive. Raises RegistryAway if
+    no schema registry responds: then the task must run again.
+    """
     import pyarrow as pa
 
     for one in columns:
@@ -156,7 +161,10 @@ def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.Reco
 
 
 def sinks(wanted: Sequence[RequestedColumn], schema: StructType) -> tuple[TypedColumn, ...]:
-    """Register the columns' schemas, and return how tasks write them. Blocks; for the driver. Raises ValueError."""
+    """Register the columns' schemas, and return how tasks write them. Blocks, so only the driver calls it.
+
+    Raises ValueError, and RegistryAway if no schema registry responds.
+    """
     made = []
     for one in wanted:
         if one.column not in schema.names:
@@ -174,7 +182,9 @@ def sinks(wanted: Sequence[RequestedColumn], schema: StructType) -> tuple[TypedC
 
 
 def _arrow(kind: DataType, path: str) -> Any:
-    """Return the Arrow type of a column or field. Raises ValueError, which names it, if it cannot be written."""
+    """Return the Arrow type of a column or field. ``path`` is its name, for the ValueError that is raised if it cannot
+    be written.
+    """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_type
 
@@ -197,7 +207,7 @@ def _parts(kind: DataType) -> list[tuple[str, DataType]]:
 
 
 def bytes_of(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:
-    """Return the rows with columns of bytes. Raises BadValue."""
+    """Return the rows with encoded bytes in place of values in these columns. Raises BadValue."""
     import pyarrow as pa
 
     for one in columns:

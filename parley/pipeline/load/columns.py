@@ -44,20 +44,20 @@ FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "day": (("date", "%Y-%m-%d"),),
     "hour": (("date", "%Y-%m-%d"), ("hour", "%H")),
 }
-"""The columns that folders are named after, and their values."""
+"""For each way to partition files: the columns after which the folders are named, and the formats of their values."""
 
 
 class BadRecord(Exception):
-    """A record's key or value does not match the schema. The message names the record and the reason."""
+    """Raised if a record's key or value does not match the schema. The message names the record and the reason."""
 
 
 class BadLayout(ValueError):
-    """The requested columns are impossible. The message gives the reason."""
+    """Raised if the requested columns are impossible. The message says why."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How records become rows. Raises BadLayout for contradictory settings."""
+    """The settings that decide how records become rows. Raises BadLayout if they contradict each other."""
 
     key_format: str = "binary"
     value_format: str = "binary"
@@ -134,7 +134,7 @@ class Layout:
 
 
 def rows(layout: Layout, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Yield the rows of decoded records according to the layout, in a batch for each folder, with the folder's names.
+    """Yield the rows of decoded records: for each folder, its names and a batch of its rows.
 
     Raises BadRecord for an unreadable record, unless such records are dropped or kept.
     """
@@ -185,8 +185,9 @@ def _where(batch: pa.RecordBatch, row: int) -> str:
 
 
 def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
-    """Return the column of the values, their event times (null unless a field contains them), and a column that is
-    true for unreadable values."""
+    """Return three columns: the values; their event times, which are null unless a field contains them; and True for
+    each unreadable value.
+    """
     column = batch.column("value")
     if layout.value_format not in STRUCTURED:
         values = _text(layout.value_format, column, batch, "value")
@@ -215,7 +216,9 @@ class _Reading:
     read: Callable[[list[bytes | None]], pa.Array]
 
     def parts(self, some: list[bytes | None], first: int) -> Iterator[_Part]:
-        """Yield the parts of these values, starting with row ``first``. Raises BadRecord if the layout requires it."""
+        """Yield the parts of these values, the first of which belongs to row ``first``. Raises BadRecord for an
+        unreadable value if ``bad_records`` is ``fail``.
+        """
         try:
             values = self.read(some)
             yield _Part(values, _times(self.layout, values), is_corrupt=False)

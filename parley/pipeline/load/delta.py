@@ -81,7 +81,11 @@ class DeltaCommits:
             self.positions = {each: offset for each, offset in found.items() if offset is not None}
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take over the folder, and create the table if it does not exist. New partitions begin at ``positions``."""
+        """Take over the folder from another load, and create the table if it does not exist. New partitions begin at
+        ``positions``.
+
+        Raises LoadConflict if another writer changes the table at the same time.
+        """
         if self._table is None:
             self._make()
             self._table = self._open()  # perhaps another load has created it
@@ -91,8 +95,10 @@ class DeltaCommits:
             self.commit([], new)
 
     def _make(self) -> None:
-        """Create the table unless it exists. The library must not retry this: its second commit would overwrite another
-        load's table."""
+        """Create the table unless it exists. Raises LoadConflict if another writer creates it at the same time.
+
+        The library must not retry this: its second commit would overwrite another load's table.
+        """
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import CommitFailedError
 
@@ -108,7 +114,9 @@ class DeltaCommits:
             raise LoadConflict(f"another writer created {self._destination.uri} first: {error}") from None
 
     def _add_columns(self) -> None:
-        """Add the missing columns to the table. They are null in its existing rows."""
+        """Add the missing columns to the table. They are null in its existing rows. Raises LoadConflict if another
+        writer changes the table first.
+        """
         from deltalake import Field, Schema
         from deltalake.exceptions import CommitFailedError
 
@@ -122,7 +130,9 @@ class DeltaCommits:
                 raise LoadConflict(f"another writer changed {self._destination.uri} first: {error}") from None
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Add these files to the table. Raises LoadConflict if the offsets changed in the meantime."""
+        """Add these files to the table, and store the next offsets. Raises LoadConflict if another writer has committed
+        in the meantime.
+        """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 

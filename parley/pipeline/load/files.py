@@ -39,25 +39,25 @@ later."""
 
 
 class NotOurs(Exception):
-    """Another load has taken over this folder."""
+    """Raised if another load has taken over the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The folder of the files, and their format. ``load_id`` identifies the running load."""
+    """The folder for the files, and their format. ``load_id`` identifies the running load."""
 
     uri: str
     format: str
     load_id: str
 
     def filesystem(self) -> tuple[pa_fs.FileSystem, str]:
-        """Return the file system and the folder in it. Raises ValueError if the address has no known file system."""
+        """Return the file system and the folder in it. Raises ValueError if there is no file system for the URI."""
         return filesystem(self.uri)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file: its path below the folder, and its content."""
+    """A written file: its path below the folder, the range of its records, and its size."""
 
     path: str
     range: OffsetRange
@@ -69,7 +69,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A range to write."""
+    """A range to write, and everything that a task needs to write it."""
 
     connection: Connection
     isolation: Isolation
@@ -79,7 +79,9 @@ class Task:
 
 
 def filesystem(uri: str) -> tuple[pa_fs.FileSystem, str]:
-    """Return the file system and the folder in it. Raises ValueError if the address has no known file system."""
+    """Return the file system of a URI or a local path, and the folder in it. Raises ValueError if there is no file
+    system for the URI.
+    """
     if "://" in uri:
         address = uri.replace("s3a://", "s3://", 1) if uri.startswith("s3a://") else uri
         found: tuple[pa_fs.FileSystem, str] = pa_fs.FileSystem.from_uri(address)
@@ -107,9 +109,9 @@ def take_folder(uri: str, load_id: str) -> None:
 
 
 def write_range(task: Task) -> list[Written]:
-    """Write the records of a range, and return the files.
+    """Write the records of a range, and return the files. Deletes the unfinished files if this fails.
 
-    Raises KafkaError, ``columns.BadRecord``, OSError and NotOurs.
+    Raises KafkaError, ``columns.BadRecord``, OSError, and NotOurs if another load has taken over the folder.
     """
     folder = _Folder(task)
     partition, first, end = task.range.partition, task.range.first, task.range.end
@@ -125,7 +127,7 @@ def write_range(task: Task) -> list[Written]:
 
 
 class _Folder:
-    """The files of a range: one for each folder of its records."""
+    """The files of a range that are being written: at least one for each folder that its records belong to."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

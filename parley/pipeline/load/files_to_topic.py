@@ -88,7 +88,7 @@ class SendTask:
 
 @dataclass(frozen=True, slots=True)
 class SendSettings:
-    """What to send, and to which topic. With ``base64``, keys and values in the files are base64."""
+    """The files to send, and the topic. With ``base64``, keys and values in the files are base64."""
 
     connection: Connection
     topic: str
@@ -101,13 +101,13 @@ Run = Callable[[list[SendTask]], Iterable[int]]
 
 
 def on_spark(session: SparkSession) -> Run:
-    """Return a function that sends each partition's rows in a Spark task, and raises ``spark_tasks.TaskFailed``."""
+    """Return a function that sends each partition's rows in a Spark task. It raises ``spark_tasks.TaskFailed``."""
     return lambda tasks: run_tasks(session, send_rows, tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """A load into a topic. ``files`` are its files, ``sent`` the files of earlier loads."""
+    """The note of a load into a topic. ``files`` are the files that it sends, ``sent`` the files of earlier loads."""
 
     number: int
     finished: bool
@@ -126,8 +126,9 @@ def send_files(
 ) -> int:
     """Send the files that have not been sent to the topic yet. Returns the number of records sent by this call.
 
-    Before the first record, calls ``on_begin`` with the files, and with the offset in each partition at which this
-    load's records begin. Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without files to send.
+    ``run`` executes the tasks (``on_spark``, or a loop that calls ``send_rows``). Before the first record, calls
+    ``on_begin`` with the files, and with the offset in each partition at which this load's records begin. Raises
+    KafkaError, OSError, LoadConflict, what ``run`` raises, and ValueError for a folder without files to send.
     """
     system, root = filesystem(settings.uri)
     notes = _Notes(system, root, settings.topic)
@@ -204,7 +205,7 @@ class _Notes:
         self._older = f"{root}/{OURS}/back-{topic}.json"
 
     def last(self) -> _Note | None:
-        """Return the newest note."""
+        """Return the newest note; None if there is none."""
         found = self.system.get_file_info(pa_fs.FileSelector(self._folder, allow_not_found=True))
         paths = sorted(info.path for info in found if info.path.endswith(".json"))
         if paths:
@@ -228,7 +229,7 @@ class _Notes:
         return True
 
     def finish(self, note: _Note) -> None:
-        """Mark a note as finished."""
+        """Mark a note as finished: all its files were sent."""
         path = self._path(note)
         temporary = f"{path}.{uuid.uuid4().hex}"
         with self.system.open_output_stream(temporary) as stream:
@@ -267,9 +268,10 @@ def _files(settings: SendSettings, system: pa_fs.FileSystem, root: str) -> list[
 
 
 def send_rows(task: SendTask) -> int:
-    """Send the missing rows of one partition. Returns their number.
+    """Send the rows of one partition that the topic does not contain yet. Returns their number.
 
-    Raises KafkaError and OSError, and Overtaken if the topic's log contradicts the note."""
+    Raises KafkaError and OSError, and Overtaken if the topic's log contradicts the note.
+    """
     with Cluster(task.connection) as cluster:
         refused: list[int] = []
         while len(refused) < _ATTEMPTS:

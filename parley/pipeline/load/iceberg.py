@@ -47,7 +47,7 @@ class IcebergCommits:
 
     @property
     def folder(self) -> str:
-        """The folder of the files."""
+        """The folder to which the files are written."""
         return f"{self._table.location}/data"
 
     def look_up(self, partitions: Sequence[int]) -> None:
@@ -55,7 +55,7 @@ class IcebergCommits:
         self.positions = self._read(self._table, partitions)
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take over the table from another load. New partitions begin at ``positions``."""
+        """Take over the table from another load. New partitions begin at ``positions``. Raises LoadConflict."""
         take_folder(self.folder, self._load_id)
         if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
             self.commit([], new)
@@ -104,7 +104,9 @@ class IcebergCommits:
 
 
 def _division(layout: Layout, columns: pa.Schema) -> dict[str, str]:
-    """Return how the table is partitioned. Raises LoadConflict if no column contains the event time."""
+    """Return the partition columns of a new table, each with its transform. Raises LoadConflict if no column contains
+    the event time.
+    """
     if layout.partition_by is None:
         return {}
     name = layout.event_time or ("_timestamp" if layout.flat else "timestamp")

@@ -29,17 +29,19 @@ PER_FILE: Final = 1_000_000
 
 
 class Commits(Protocol):
-    """Stores what was loaded: ``Manifests``, ``DeltaCommits`` or ``IcebergCommits``."""
+    """The commits of a load, which store what was loaded: ``Manifests``, ``DeltaCommits`` or ``IcebergCommits``."""
 
     @property
     def positions(self) -> Mapping[int, int]:
         """The next offset of each partition."""
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take over the folder. Partitions that were never loaded begin at ``positions``."""
+        """Take over the folder or table. Partitions that were never loaded begin at ``positions``. Raises
+        LoadConflict.
+        """
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Commit these files."""
+        """Commit these files and the next offsets of their partitions, together. Raises LoadConflict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class LoadSettings:
 
 @dataclass(slots=True)
 class Loaded:
-    """The progress of a load: how many of the ``wanted`` offsets are done, and the results."""
+    """The progress of a load: how many of the ``wanted`` offsets are done, and what was written."""
 
     wanted: int
     offsets: int = 0
@@ -80,11 +82,13 @@ def on_spark(session: SparkSession) -> Run:
 def load(
     settings: LoadSettings, run: Run, *, at_once: int = 4, on_progress: Callable[[Loaded], None] = lambda _: None
 ) -> Loaded:
-    """Load the topic's records that are not in the folder yet. Calls ``on_progress`` once at the start and after every
-    commit.
+    """Load the topic's records that are not in the folder yet. Returns the final progress.
+
+    ``run`` writes the ranges (``on_spark``, or a loop that calls ``write_range``), ``at_once`` of them in each round.
+    Calls ``on_progress`` once at the start and after every commit.
 
     Raises ``ranges.RecordsGone``, ``ranges.TopicRecreated``, ``manifest.LoadConflict``, ``columns.BadRecord``,
-    KafkaError and OSError.
+    KafkaError, OSError, and what ``run`` raises.
     """
     with Cluster(settings.connection) as cluster:
         places = [TopicPartition(settings.topic, one) for one in cluster.partitions([settings.topic])[settings.topic]]

@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"(\d{10})\.json")
 
 
 class LoadConflict(Exception):
-    """Another load, or a load of another kind, uses this folder. The message says what to do."""
+    """Raised if another load, or a load of another kind, uses this folder. The message says what to do."""
 
 
 class Manifests:
@@ -61,7 +61,7 @@ class Manifests:
         return {int(partition): offset for partition, offset in found.items()}
 
     def _check_new(self) -> None:
-        """Raise LoadConflict for a Delta table, and for a folder with files that a killed load may have left."""
+        """Raise LoadConflict if the folder, which has no manifest, is a Delta table, or has files of this topic."""
         uri, topic = self._destination.uri, self._topic
         if self._filesystem.get_file_info(f"{self._root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
             raise LoadConflict(f"{uri} is a Delta table: use another folder, or --format delta")
@@ -73,7 +73,7 @@ class Manifests:
     def begin(self, positions: Mapping[int, int]) -> None:
         """Take over the folder from another load, and delete what earlier loads have left behind.
 
-        Partitions that were never loaded begin at ``positions``.
+        Partitions that were never loaded begin at ``positions``. Raises LoadConflict if another load committed first.
         """
         self._filesystem.create_dir(f"{self._root}/{_FOLDER}", recursive=True)
         self.commit([], {**positions, **self.positions})
@@ -103,7 +103,9 @@ class Manifests:
 
 
 def named_files(filesystem: pa_fs.FileSystem, root: str) -> list[str] | None:
-    """Return the files that a folder's manifests name, or None for a folder without manifests. Raises LoadConflict."""
+    """Return the files that a folder's manifests name; None if the folder has no manifests. Raises LoadConflict if a
+    manifest has an unknown version.
+    """
     paths = _paths(filesystem, root)
     return [one["path"] for path in paths for one in _read(filesystem, path)["files"]] if paths else None
 

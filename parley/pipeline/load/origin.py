@@ -13,8 +13,9 @@ from parley.pipeline.load.ranges import TopicRecreated
 
 
 def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
-    """Raise TopicRecreated if the folder was loaded from another topic with this name. "" means that the id
-    is unknown."""
+    """Raise TopicRecreated if the folder was loaded from an earlier topic with this name. An empty ``topic_id`` means
+    that the id is unknown, so nothing is checked.
+    """
     known = _known(destination, topic)
     if known and topic_id and known != topic_id:
         raise TopicRecreated(
@@ -23,7 +24,9 @@ def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
 
 
 def keep_origin(destination: Destination, topic: str, topic_id: str) -> None:
-    """Store the id, unless one is already stored."""
+    """Store the topic's id, unless one is already stored. Raises TopicRecreated if another load stores another id
+    first.
+    """
     if topic_id and not _known(destination, topic):
         system, path = _place(destination, topic)
         system.create_dir(path.rpartition("/")[0], recursive=True)

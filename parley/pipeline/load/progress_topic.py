@@ -21,7 +21,7 @@ RUNNING, DONE, FAILED = "running", "done", "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProgress:
-    """How much of a load is done at ``at_ms``. Times are in milliseconds since 1970."""
+    """The progress of a load at ``at_ms``. Times are in milliseconds since 1970."""
 
     id: str
     topic: str
@@ -61,7 +61,7 @@ class LoadProgress:
 
 
 def shown_place(uri: str) -> str:
-    """Return a URI without user, password and query."""
+    """Return a URI without the parts that may contain credentials: user, password and query."""
     if "://" not in uri:
         return uri
     parts = urlsplit(uri)

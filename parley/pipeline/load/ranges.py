@@ -22,11 +22,13 @@ _NAME: Final = re.compile(
 
 
 class RecordsGone(Exception):
-    """Records were deleted from the topic before they were loaded. The message says which ones."""
+    """Raised if records were deleted from the topic before they were loaded. The message says which records."""
 
 
 class TopicRecreated(Exception):
-    """The topic is not the one that was loaded, or is shorter than what was loaded. The message gives details."""
+    """Raised if the topic is not the one that was loaded, or is shorter than what was loaded. The message gives
+    details.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def range_of(file_name: str) -> OffsetRange | None:
 
 
 def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
-    """Return True if a load left the file without committing it."""
+    """Return True if the file belongs to the topic but was never committed: a killed load has left it."""
     found = range_of(file_name)
     if found is None or found.partition.topic != topic:
         return False
@@ -68,9 +70,11 @@ def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
 def missing(
     topic: str, positions: Mapping[int, int], begins: Mapping[int, int], ends: Mapping[int, int], *, accept_loss: bool
 ) -> list[OffsetRange]:
-    """Return the ranges to load. Partitions that are newer than the first load are loaded completely.
+    """Return the ranges to load, up to ``ends``. A partition begins at its position. Without one, it begins at its
+    offset in ``begins`` in the first load; in later loads it is new and begins at offset 0.
 
-    Raises TopicRecreated, and RecordsGone unless the loss is accepted.
+    Raises TopicRecreated if a partition ends before its position, and RecordsGone if records to load were deleted,
+    unless ``accept_loss`` is set.
     """
     found = []
     for partition, end in sorted(ends.items()):

@@ -41,11 +41,12 @@ class LoadReport:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress of the load", daemon=True)
         self.measure: Callable[[Cluster], tuple[int, int | None]] | None = None
-        """Returns how much is done and wanted, if the load itself does not call ``show``. Called from another
-        thread."""
+        """A function that returns how much is done and wanted. The report calls it, in another thread, if the load
+        itself does not call ``show``.
+        """
 
     def show(self, done: int, wanted: int | None) -> None:
-        """Record how much is done."""
+        """Set the progress that the next report shows: how much is done, and how much is wanted (None if unknown)."""
         with self._lock:
             self._progress = replace(self._progress, done=done, wanted=wanted)
 

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class RowCount:
-    """The number of rows in the files, as soon as it is known.
+    """Counts the rows of the files in a thread. ``known`` is the number, or None until it is known.
 
     The rows of CSV files are not counted: that would take as long as reading them.
     """

@@ -15,7 +15,9 @@ from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, no_refe
 
 
 def read_schema(text: str) -> ValueSchema:
-    """Parse a schema in Avro, JSON Schema or DDL. Raises BadLayout. DDL needs a running Spark session."""
+    """Parse a schema in Avro, JSON Schema or DDL. Raises BadLayout if it is invalid. DDL needs a running
+    Spark session.
+    """
     if not text.strip():
         raise BadLayout("the schema is empty")
     if text.strip()[0] not in '{["':

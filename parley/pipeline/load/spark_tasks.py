@@ -24,11 +24,13 @@ R = TypeVar("R")
 
 
 class TaskFailed(Exception):
-    """A task failed. The message says why."""
+    """Raised if a task has failed. The message says why."""
 
 
 def run_tasks(session: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Run tasks, and return their results in order. Raises TaskFailed."""
+    """Run ``work`` for each task on Spark, and return the results in order. Raises TaskFailed for an expected error,
+    and Spark's error for any other.
+    """
     from py4j.protocol import Py4JJavaError
 
     sent = session.sparkContext.parallelize(tasks, len(tasks)).map(Shipped(partial(_result_or_failure, work)))

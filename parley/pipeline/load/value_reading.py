@@ -29,7 +29,7 @@ from parley.pipeline.values.json_text import finite
 NOT_FITTING: Final = (
     ValueError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException,
 )  # fmt: skip
-"""The exceptions for a value that does not fit its schema."""
+"""The exceptions that mean that a value does not fit its schema."""
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FINER_THAN_MICROSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
@@ -99,7 +99,9 @@ def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:
 
 
 def _typed(value: Any, kind: pa.DataType) -> Any:
-    """Convert a JSON value to the schema's types. Values of another shape are left to the rule in ``values``."""
+    """Convert a JSON value to the form of the schema's type. A value of another shape stays unchanged: the rule in
+    ``values`` then rejects it.
+    """
     if isinstance(value, dict) and pa.types.is_struct(kind):
         return {one.name: _typed(value.get(one.name), one.type) for one in kind}
     if isinstance(value, list) and pa.types.is_list(kind):

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The brokers of a cluster, and its topics with their numbers of partitions.
+    """The brokers of a cluster by id, and its topics with their numbers of partitions.
 
     ``ids`` are the topics' ids (KIP-516) as text, empty if the brokers send none; a topic that is created again gets
     another id. ``leaderless`` are the partitions that currently have no leader.
@@ -80,8 +80,9 @@ def overview(cluster: Cluster) -> Overview:
 def create_topics(
     cluster: Cluster, topics: Mapping[str, int], replicas: int, settings: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Create topics with these numbers of partitions. Returns the errors by topic. An existing topic is not
-    an error."""
+    """Create topics with these numbers of partitions. Returns the error messages by topic. An existing topic is not an
+    error.
+    """
     kind = CreateTopicsRequest
     wanted = [
         kind.CreatableTopic(
@@ -103,7 +104,10 @@ def create_topics(
 
 
 def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
-    """Increase the numbers of partitions of topics to these numbers. Returns the errors by topic."""
+    """Increase the topics' numbers of partitions to these numbers. Returns the error messages by topic.
+
+    A topic that already has this many partitions is not an error.
+    """
     kind = CreatePartitionsRequest
     wanted = [kind.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics.items()]
 
@@ -116,7 +120,9 @@ def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
 
 
 def _problems(answers: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Return the errors by name. Raises KafkaError for a temporary error."""
+    """Return the error messages by name, without entries that have no error. Raises KafkaError for a
+    temporary error.
+    """
     found = {}
     for name, one in answers:
         if one.error_code:
@@ -150,7 +156,7 @@ def topic_settings(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[st
 
 
 def alter_settings(cluster: Cluster, changes: Mapping[str, Sequence[Change]]) -> dict[str, str]:
-    """Set and remove settings of topics. Returns the errors by topic."""
+    """Set settings of topics, and remove those whose new value is None. Returns the error messages by topic."""
     kind = IncrementalAlterConfigsRequest
     wanted = [
         kind.AlterConfigsResource(
@@ -178,7 +184,7 @@ def alter_settings(cluster: Cluster, changes: Mapping[str, Sequence[Change]]) ->
 
 
 def consumer_groups(cluster: Cluster) -> list[str]:
-    """Return the ids of all consumer groups. Groups of Connect and of other protocols are left out."""
+    """Return the ids of all groups of consumers, sorted. Groups of Connect and of other protocols are left out."""
 
     async def ask(client: Client) -> list[str]:
         found: set[str] = set()
@@ -211,7 +217,7 @@ def committed(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
-    """Commit offsets for a group without members. Returns the errors of the refused offsets."""
+    """Commit offsets for a group without members. Returns the error names of rejected offsets, by partition."""
     refused = cluster.retry(lambda client: group_offsets.commit(client, group, offsets)) if offsets else {}
     return {place: ErrorCode(code).name for place, code in refused.items()}
 
@@ -220,7 +226,9 @@ def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Commit
 
 
 def write(cluster: Cluster, partition: TopicPartition, some: Sequence[Encoded], timestamp: int) -> None:
-    """Append records with acks=all. After a temporary error, some records may be duplicated."""
+    """Append records with acks=all. ``timestamp`` is in ms. A write that is repeated after a temporary error may
+    duplicate records.
+    """
     for at in range(0, len(some), _RECORDS_AT_ONCE):
         listed = [Record(0, timestamp, *one) for one in some[at : at + _RECORDS_AT_ONCE]]
         data = ProduceRequest.PartitionProduceData(index=partition.partition, records=bytes(build(listed)))
@@ -242,7 +250,7 @@ class _Sent:
 
 
 def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[tuple[TopicPartition, Record]]:
-    """Yield every record that a topic currently has, with its partition, one partition after the other."""
+    """Yield every record that a topic has now, with its partition, one partition after another."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
     begins = cluster.offsets(dict.fromkeys(places, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(places, LATEST))
@@ -255,7 +263,7 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[tuple[To
 
 
 def read_decoded(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterator[T]:
-    """Yield the decoded records of an internal topic, skipping records that do not belong there."""
+    """Yield the decoded records of an internal topic. Skips tombstones, and skips malformed records with a log line."""
     partitions = overview(cluster).topics.get(topic, 0)
     for place, record in read_all(cluster, topic, partitions):
         if record.value is None:

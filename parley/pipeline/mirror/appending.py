@@ -37,7 +37,7 @@ from parley.protocol.records.batch_header import INT32_MAX, BatchHeader, Buffer,
 from parley.protocol.sentinels import NO_EPOCH
 
 IN_FLIGHT: Final = 5
-"""A log remembers the last five batches of a producer, so it cannot recognize more."""
+"""The maximum number of batches in flight. A log recognizes only the last five batches of a producer."""
 _TIMEOUT_MS: Final = 30_000
 _NAMES_VERSION_MAX: Final = 12
 _DISPLACED: Final = frozenset(
@@ -51,9 +51,9 @@ _DISPLACED: Final = frozenset(
 
 
 class Overtaken(Exception):
-    """The log refuses the batch as the next one: another task has appended it, or the log was truncated.
+    """Raised if the log refuses the batch as the next one: another task has appended it, or the log was truncated.
 
-    The caller must look at the log again. ``sequence`` is the refused number, or a number shortly before it.
+    The caller must look at the log again (``tail``). ``sequence`` is the refused number, or a number shortly before it.
     """
 
     def __init__(self, sequence: int, text: str) -> None:
@@ -94,7 +94,7 @@ class Tail:
 
 
 def tail(cluster: Cluster, partition: TopicPartition, producer: ProducerId, start: int) -> Tail:
-    """Find the last batch of a producer in a log, from ``start`` on. Raises KafkaError.
+    """Return the end of a log, and the last batch of a producer in it from ``start`` on. Raises KafkaError.
 
     Usually it is the last batch of the log. Otherwise everything from ``start`` on is read.
     """
@@ -122,12 +122,12 @@ def _last_of(
 
 
 def written_by(producer: ProducerId, header: BatchHeader) -> bool:
-    """Return True if a batch was written under this id."""
+    """Return True if the batch contains records that were written under this id."""
     return (header.producer_id, header.producer_epoch) == producer and not header.is_control
 
 
 def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
-    """Return True if everything in the log is replicated, so that it can be read. Raises KafkaError."""
+    """Return True if every record in the leader's log is replicated, and therefore readable. Raises KafkaError."""
     end = cluster.offsets({partition: LATEST})[partition]
     try:
         cluster.retry(partial(peek, partition=partition, offset=end + 1))
@@ -137,7 +137,9 @@ def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
 
 
 async def peek(client: Client, *, partition: TopicPartition, offset: int) -> None:
-    """Check that the leader's log contains the offset. Raises KafkaError: OffsetOutOfRange if it does not."""
+    """Fetch at the offset to check it. Raises OffsetOutOfRange if the leader's log does not contain the offset, and
+    KafkaError.
+    """
     await fetch_once(client, partition, offset, Isolation.READ_UNCOMMITTED, 1)
 
 
@@ -160,7 +162,8 @@ class Appender:
     def append(self, batches: Sequence[Batch]) -> list[int]:
         """Append batches in this order. Returns the base offset of each.
 
-        Raises ``Overtaken``, or KafkaError if the partition refuses a batch (MESSAGE_TOO_LARGE, for example).
+        Raises ``Overtaken`` if the log refuses them as the next ones, and KafkaError if the partition rejects a batch
+        (MESSAGE_TOO_LARGE, for example).
         """
         places: list[int] = []
         while len(places) < len(batches):
@@ -177,7 +180,7 @@ def _length(batch: Batch) -> int:
 
 
 class _Window:
-    """A few batches, sent together, and again until all are in the log."""
+    """A few batches that are sent together. Those that fail are sent again, until all are in the log."""
 
     def __init__(
         self, partition: TopicPartition, producer: ProducerId, sequence: int, batches: Sequence[Batch]
@@ -189,8 +192,10 @@ class _Window:
         self._tried = False
 
     async def send(self, client: Client) -> list[int]:
-        """Send the batches that have no offset yet, and return the base offsets of all. Raises ``Overtaken`` and
-        KafkaError; after a KafkaError it may be called again."""
+        """Send the batches that have no offset yet. Returns the base offsets of all batches.
+
+        Raises ``Overtaken``, and KafkaError, after which this may be called again.
+        """
         tried, self._tried = self._tried, True
         node = await client.leader(*self._partition, fresh=tried)
         version = min(await client.version_for(ProduceRequest, node=node), _NAMES_VERSION_MAX)
@@ -230,7 +235,7 @@ def _requests(
 
 
 def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
-    """Return the batch with this producer's id and epoch. Its first record has this number."""
+    """Return the batch as bytes, with this producer's id and epoch. Its first record has the number ``sequence``."""
     header = batch.header._replace(
         base_offset=0,
         partition_leader_epoch=NO_EPOCH,

@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One batch to append, and the source records that it contains."""
+    """A batch to append, and the offsets of the source's records in it."""
 
     batch: Batch
     spans: tuple[Span, ...]
@@ -68,7 +68,7 @@ class Piece:
         return HEADER_SIZE + len(self.batch.body)
 
     def runs(self, downstream: int) -> Iterator[Run]:
-        """Yield the runs of this piece's records if the piece is appended at ``downstream``."""
+        """Yield the runs that the piece's records form when the piece is appended at offset ``downstream``."""
         for span in self.spans:
             yield Run(span.first, span.last, downstream)
             downstream += span.length
@@ -130,7 +130,7 @@ def _built(some: list[Record], codec: Compression) -> Piece:
 
 
 def spans(offsets: Iterable[int]) -> Iterator[Span]:
-    """Return increasing offsets as spans without gaps."""
+    """Yield spans without gaps that together contain these increasing offsets."""
     first = last = None
     for offset in offsets:
         if first is None or last is None:
@@ -144,7 +144,7 @@ def spans(offsets: Iterable[int]) -> Iterator[Span]:
 
 
 def join(runs: list[Run], more: Iterable[Run]) -> None:
-    """Add runs to earlier runs. Adjacent runs are merged."""
+    """Append ``more`` to ``runs``. Merges adjacent runs."""
     for run in more:
         if runs and runs[-1].last + 1 == run.upstream and runs[-1].distance == run.distance:
             runs[-1] = Run(runs[-1].upstream, run.last, runs[-1].downstream)

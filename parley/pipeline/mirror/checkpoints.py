@@ -29,8 +29,11 @@ def new_checkpoints(
     rename: Callable[[str], str],
     known: Known,
 ) -> list[Checkpoint]:
-    """Return the checkpoints to write for a group. ``known`` are the last written checkpoints, by group and target
-    partition."""
+    """Return the checkpoints to write for a group with these committed offsets.
+
+    ``known`` are the last written checkpoints, by group and target partition. Offsets that cannot be translated are
+    left out.
+    """
     found = []
     for place, offset in sorted(committed.items()):
         downstream = translate(place.topic, place.partition, offset.offset)
@@ -47,7 +50,9 @@ def new_checkpoints(
 def to_commit(
     checkpoints: Iterable[Checkpoint], state: str, committed: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed]:
-    """Return the offsets to commit for one group on the target, given its ``state`` and committed offsets there."""
+    """Return the offsets to commit for one group on the target. ``state`` and ``committed`` are the group's state and
+    offsets there.
+    """
     if state not in EMPTY_STATES:
         return {}
     wanted = {}

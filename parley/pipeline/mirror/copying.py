@@ -30,7 +30,7 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 
 ATTEMPTS: Final = 5
-"""How often a copy that was overtaken starts again before it is left for the next round."""
+"""How many times a copy is attempted if other writers overtake it, before it is left for the next round."""
 _AT_ONCE: Final = 20
 """The number of batches that are passed to the appender together."""
 
@@ -53,8 +53,8 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What to copy: a partition of a flow, from its anchor up to but excluding offset ``end`` (or the end of its
-    batch).
+    """A range to copy: a partition of a flow, from its anchor up to but excluding offset ``end`` (or the end of the
+    batch that contains it).
 
     ``reach`` is the end of the source's log: records up to there may have been copied already.
     """
@@ -72,7 +72,9 @@ class Range:
 
 @dataclass(slots=True)
 class Copied:
-    """The result of a range. ``problem`` is empty if it was copied to its end. ``anchor`` is always valid."""
+    """The result of copying a range. ``problem`` is empty if everything was copied. The next copy resumes at
+    ``anchor``, even after a problem.
+    """
 
     flow: int
     partition: TopicPartition
@@ -82,13 +84,13 @@ class Copied:
     size_bytes: int = 0
     problem: str = ""
     out_of_range: tuple[int, int] | None = None
-    """The source's first and end offsets, if it no longer has the requested ones."""
+    """The log start and log end on the source, if the log does not contain the requested offset."""
     cut_at: int | None = None
-    """The result of the function ``cut_at``."""
+    """The offset from which on the target has lost copied records; None if it has lost none."""
     refused: bool = False
     """True if the target accepts no more batches under the anchor's producer id, so that a new id is needed."""
     waited: bool = False
-    """True if a broker did not respond before the time for retries was over."""
+    """True if the problem is a temporary error that lasted longer than the time for retries."""
 
 
 def copy(wanted: Range) -> Copied:
@@ -151,7 +153,7 @@ def cut_at(found: Tail, anchor: Anchor) -> int | None:
 
 
 def _resume(wanted: Range, found: Tail, done: Copied) -> None:
-    """Move the anchor to the end of the target's log.
+    """Move the anchor of ``done`` to the end of the target's log.
 
     If the source has no gaps, the number of copied records gives the last copied offset. If counting that many records
     leads to a higher offset, there are gaps: they existed when the records were copied, or compaction has made them
@@ -187,7 +189,7 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
 
 
 def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
-    """Return True if the source's records up to ``last`` are the target's records, in the same order."""
+    """Return True if the source's records up to ``last`` equal the copied records in the target, in the same order."""
     there = _written(wanted, start, found)
     for fetched in shared_cluster(wanted.source).fetch(wanted.partition, start.upstream, last + 1, wanted.isolation):
         for pos, _ in visible(fetched, start.upstream, last + 1):
@@ -198,7 +200,7 @@ def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
 
 
 def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
-    """Yield the target's records that were copied after the anchor."""
+    """Yield the records in the target that were copied after the anchor was recorded."""
     for fetched in shared_cluster(wanted.target).fetch(wanted.remote, start.downstream, found.end):
         for pos, header in headers(fetched.records):
             if header.base_offset < found.end and written_by(start.producer, header):
@@ -206,19 +208,19 @@ def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
 
 
 def _same(one: Record, other: Record | None) -> bool:
-    """Return True if two records have the same content. The target may have set its own timestamp."""
+    """Return True if two records have the same content. Timestamps may differ, because the target may set its own."""
     return other is not None and one[2:] == other[2:]
 
 
 def _up_to(runs: list[Run], last: int | None) -> Iterator[Run]:
-    """Return the runs without the offsets after ``last``."""
+    """Yield the runs without the offsets after ``last``; nothing if it is None."""
     for run in runs:
         if last is not None and run.upstream <= last:
             yield Run(run.upstream, min(run.last, last), run.downstream)
 
 
 def _nth(piece: Piece, number: int) -> int:
-    """Return the offset of the n-th record of a piece."""
+    """Return the source's offset of a record of the piece. ``number`` counts from 0."""
     for span in piece.spans:
         if number < span.length:
             return span.first + number

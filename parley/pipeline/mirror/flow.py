@@ -37,10 +37,9 @@ from parley.protocol.errors import KafkaError
 COPIED_AT_ONCE: Final = 200_000
 """The number of offsets of one partition that one round copies. Progress is shown and stored between rounds."""
 OFFSETS_PARTITIONS: Final = 25
-"""The number of partitions of the topic of stored offsets, as Connect creates it. The key decides a
-record's partition."""
+"""The number of partitions of the topic of stored offsets, as Connect creates it."""
 PATIENCE_MS: Final = 20_000
-"""How long requests without a response are retried. A partition can hold up a round for this long."""
+"""How long (ms) a request without a response is retried. One partition can delay a round for this long."""
 HELD_BACK_MS: Final = 30_000
 _COMPACT: Final = {"cleanup.policy": "compact"}
 
@@ -90,7 +89,7 @@ class Flow:
     # Preparation.
 
     def prepare(self) -> None:
-        """Create the internal topics, and read their records."""
+        """Create the internal topics, read their records, and find the topics and groups to mirror."""
         settings, choices = self.settings, self.settings.choices
         source, target = admin.overview(self.source), admin.overview(self.target)
         if choices.emit_heartbeats:
@@ -124,7 +123,9 @@ class Flow:
     # Topics.
 
     def refresh_topics(self) -> None:
-        """Find the topics to copy, create the missing ones on the target, and find the start of each partition."""
+        """Find the topics to copy, create or grow them on the target, and find the start of each new partition. Forget
+        deleted topics.
+        """
         settings = self.settings
         source, target = admin.overview(self.source), admin.overview(self.target)
         names = {
@@ -208,8 +209,11 @@ class Flow:
         return self.source.offsets(dict.fromkeys(places, LATEST), self.isolation) if places else {}
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Record these ends of the source's logs. Copy again what was created again on the source, or lost on either
-        cluster."""
+        """Store these ends of the source's logs, and find out which copies must be restarted.
+
+        These are the copies of topics that were created again on the source, and of records that either cluster has
+        lost.
+        """
         with self._lock:
             self._ends |= {place: end for place, end in ends.items() if place in self._places}
         source, target = admin.overview(self.source), admin.overview(self.target)
@@ -237,7 +241,7 @@ class Flow:
                 self._begin_again(place, begin, "the topic was created again")
 
     def _find_shorter(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Restart the copies of partitions whose log on the source is shorter than the copy."""
+        """Restart the copies of partitions whose log on the source now ends before the position of the copy."""
         with self._lock:
             shorter = {
                 place: known.anchor
@@ -252,7 +256,7 @@ class Flow:
                 self._reset(place, anchor, error.log_start, error.log_end)
 
     def _find_lost(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Copy records again that the target has lost. This finds losses in partitions without new records."""
+        """Restart the copies of partitions without new records whose copied records the target has lost."""
         now = self._now_ms()
         with self._lock:
             idle = {
@@ -276,19 +280,23 @@ class Flow:
                     self._copy_again(place, lost)
 
     def hold_back(self) -> None:
-        """Copy nothing for a while, because one of the clusters does not respond."""
+        """Copy nothing for ``HELD_BACK_MS``, because one of the clusters does not respond."""
         with self._lock:
             self._held_back |= dict.fromkeys(self._places, self._now_ms() + HELD_BACK_MS)
 
     @property
     def is_held_back(self) -> bool:
-        """True if nothing may be copied now."""
+        """True if all partitions are held back, so that nothing can be copied now."""
         now = self._now_ms()
         with self._lock:
             return bool(self._places) and all(self._held_back.get(place, 0) > now for place in self._places)
 
     def plan(self, ends: Mapping[TopicPartition, int]) -> list[Range]:
-        """Return the ranges that one round copies, out of the remaining offsets up to these ends."""
+        """Return the ranges for one round of copying up to these ends: at most ``COPIED_AT_ONCE`` offsets of each
+        partition.
+
+        Leaves out partitions that are held back, and those without a leader whose copy has already failed.
+        """
         now = self._now_ms()
         with self._lock:
             held = {place for place, until in self._held_back.items() if until > now}
@@ -310,7 +318,9 @@ class Flow:
             ]
 
     def take(self, done: Copied) -> bool:
-        """Record what a task has copied. Returns False if the copy is stuck and should be retried later."""
+        """Apply the result of a task. Returns False if the copy is stuck, so that this call of ``Mirror.copy`` must
+        leave it out.
+        """
         with self._lock:
             known = self._places.get(done.partition)
             if known is None:
@@ -348,8 +358,11 @@ class Flow:
         self._syncs.append(sync)
 
     def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> None:
-        """Restart because the next records to copy are gone: at the source's log start or, in a new log, as ``reset``
-        says."""
+        """Restart the copy, because the source no longer has its next records.
+
+        It restarts at the log start if those records were deleted. If the log was truncated or created again,
+        ``auto.offset.reset`` decides.
+        """
         if anchor.upstream < log_start:
             self._begin_again(place, log_start, "records were deleted before they were copied")
         else:
@@ -357,7 +370,9 @@ class Flow:
             self._begin_again(place, begin, "the topic was created again, or its log was truncated")
 
     def _copy_again(self, place: TopicPartition, lost: int) -> None:
-        """Restart at the first record that the target has lost, or at the log start if that record is unknown."""
+        """Restart at the first record that the target has lost, at offset ``lost``. If the source's record is unknown,
+        restart at its log start.
+        """
         with self._lock:
             upstream = self._translations.upstream(*place, lost)
         if upstream is None:
@@ -366,7 +381,9 @@ class Flow:
         self._begin_again(place, upstream, why)
 
     def _begin_again(self, place: TopicPartition, upstream: int, why: str) -> None:
-        """Continue at another offset, under a new producer id, which is recorded before it is used."""
+        """Continue at offset ``upstream`` under a new producer id, which is stored before it is used. ``why`` is for
+        the log.
+        """
         remote = self.remote(place)
         end = self.target.offsets({remote: LATEST})[remote]
         found = Place(Anchor(upstream, end, new_producer(self.target)), self._topic_ids.get(place.topic, ""))
@@ -399,7 +416,7 @@ class Flow:
 
     @property
     def lag(self) -> int:
-        """The number of source offsets up to the last known ends that have not been copied yet."""
+        """The number of source offsets that have not been copied yet, up to the last known ends."""
         with self._lock:
             return sum(max(0, end - self._places[place].anchor.upstream) for place, end in self._ends.items())
 
@@ -410,7 +427,9 @@ class Flow:
     # Stored progress.
 
     def flush(self) -> None:
-        """Write offset syncs and stored offsets, and commit the offsets of the first MirrorMaker's group."""
+        """Store the progress: write offset syncs and stored offsets, and commit the offsets of the first MirrorMaker's
+        group.
+        """
         settings = self.settings
         with self._lock:
             syncs, self._syncs = self._syncs, []
@@ -441,17 +460,19 @@ class Flow:
     # Heartbeats and groups.
 
     def beat(self) -> None:
-        """Write a heartbeat to the target, which shows that this flow is alive, and its progress."""
+        """Write a heartbeat with the flow's progress to the target."""
         source, target = self.settings.source.alias, self.settings.target.alias
         progress = self.progress() if self.settings.choices.enabled else None
         self._write(self.target, HEARTBEATS, [Heartbeat(source, target, self._now_ms(), progress).encode()])
 
     def refresh_groups(self) -> None:
-        """Find the groups whose offsets are mirrored."""
+        """Look up the groups whose offsets are mirrored."""
         self._groups = [group for group in admin.consumer_groups(self.source) if group in self.settings.groups]
 
     def checkpoint(self) -> None:
-        """Write the groups' positions, translated to offsets of the target."""
+        """Write a checkpoint for each group and partition with a new position: its offset on the source and on the
+        target.
+        """
         settings = self.settings
         alias, chosen = settings.source.alias, settings.topics.topics
         new: list[Checkpoint] = []
@@ -486,6 +507,6 @@ class Flow:
 
 
 def _same_run(one: OffsetSync, other: OffsetSync) -> bool:
-    """Return True if both syncs belong to one run of records without a gap."""
+    """Return True if both syncs belong to the same partition and have the same distance between source and target."""
     same = (one.topic, one.partition) == (other.topic, other.partition)
     return same and one.upstream - one.downstream == other.upstream - other.downstream

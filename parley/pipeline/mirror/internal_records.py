@@ -27,7 +27,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class MalformedRecord(ValueError):
-    """A record that does not belong in its internal topic."""
+    """Raised if a record does not belong in its internal topic."""
 
 
 class Encoded(NamedTuple):
@@ -92,7 +92,9 @@ class Progress:
 
     @classmethod
     def decode(cls, flow: str, headers: Headers) -> Self | None:
-        """Return None if the headers are missing or malformed, as in a heartbeat of MirrorMaker."""
+        """Return the progress in a heartbeat's headers; None if they are missing or malformed, as in a heartbeat of
+        MirrorMaker.
+        """
         found = dict(headers)
         try:
             topics, records, size_bytes, lag = (int(found[name] or b"") for name in _PROGRESS)
@@ -103,8 +105,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The flow from ``source`` to ``target`` was alive at ``timestamp`` (ms). ``progress`` is None if MirrorMaker wrote
-    it, or if the flow copies no topics."""
+    """A sign that the flow from ``source`` to ``target`` was alive at ``timestamp`` (ms).
+
+    ``progress`` is None if MirrorMaker wrote the heartbeat, or if the flow copies no topics.
+    """
 
     source: str
     target: str

@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 AGAIN_S: Final = 10.0
 """How long to wait before restarting a failed query."""
 ATTEMPTS: Final = 3
-"""How often a mirror with ``--once`` starts a failing query that makes no progress."""
+"""How many times in a row the query of a mirror with ``--once`` may fail without progress before the mirror fails."""
 _LOOK_S: Final = 0.2
 
 _log = logging.getLogger(__name__)
 
 
 class MirrorFailed(Exception):
-    """The query ended unexpectedly. The message gives the reason."""
+    """Raised if the query fails repeatedly. The message gives the reason."""
 
 
 def on_spark(session: SparkSession) -> Callable[[list[Range]], list[Copied]]:
-    """Return a function that copies ranges as Spark tasks; a task copies several ranges if there are more ranges than
-    cores."""
+    """Return a function that copies ranges in Spark tasks. If there are more ranges than cores, a task
+    copies several.
+    """
     context = session.sparkContext
 
     def run(ranges: list[Range]) -> list[Copied]:
@@ -61,10 +62,12 @@ def run(
     once: bool = False,
     checkpoint_dir: str | None = None,
 ) -> Mirror:
-    """Mirror until ``over`` is set or, with ``once``, up to the sources' current ends. Calls ``on_progress`` after each
-    round of copying.
+    """Mirror until ``over`` is set or, with ``once``, up to the sources' current ends. Returns the mirror, which is
+    closed.
 
-    Raises KafkaError if a cluster is unreachable at the start. With ``once``, raises MirrorFailed.
+    A query runs every ``interval_ms``, and is restarted if it fails. Calls ``on_progress`` before the first and after
+    each round of copying. Raises KafkaError if a cluster is unreachable at the start. With ``once``, raises
+    MirrorFailed if the query keeps failing.
     """
     from parley.pipeline.mirror.stream import MirrorSource
 
@@ -112,7 +115,9 @@ def _query(
 
 
 def _wait(query: StreamingQuery, over: threading.Event) -> str:
-    """Wait until the query ends, or stop it when ``over`` is set. Returns the error if it failed."""
+    """Wait until the query ends, or stop it when ``over`` is set. Returns the error message, which is empty unless it
+    failed.
+    """
     try:
         while query.isActive and not over.wait(_LOOK_S):
             pass

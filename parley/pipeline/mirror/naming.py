@@ -95,12 +95,12 @@ class ReplicationPolicy:
 
 
 class BadPattern(ValueError):
-    """An invalid regular expression in a list of names. The message shows the expression."""
+    """Raised for an invalid regular expression in a list of names. The message shows the expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Names chosen by comma-separated regular expressions, each of which must match a whole name."""
+    """The choice of names by comma-separated regular expressions, each of which must match a whole name."""
 
     include: str
     exclude: str = ""
@@ -118,15 +118,19 @@ class Selection:
 
 
 def compiled(patterns: str) -> re.Pattern[str] | None:
-    """Join the comma-separated expressions into one. An empty list gives None, which matches nothing. Raises
-    BadPattern."""
+    """Join comma-separated expressions into one. Returns None for an empty list, which matches nothing. Raises
+    BadPattern.
+    """
     parts = [_group(part) for part in re.split(r"\s*,\s*", patterns.strip()) if part]
     return re.compile("|".join(parts)) if parts else None
 
 
 def _group(part: str) -> str:
-    """Wrap an expression so that it can be joined with others: flags at its start, such as ``(?i)``, apply only to
-    this expression."""
+    """Wrap an expression in a group, so that it can be joined with others. Flags at its start, such as ``(?i)``, apply
+    only to it.
+
+    Raises BadPattern.
+    """
     flags = _FLAGS.match(part)
     group = f"(?{flags[1]}:{part[flags.end() :]})" if flags else f"(?:{part})"
     try:

@@ -46,18 +46,22 @@ class Notes:
         self._stored = {TopicPartition(one.topic, one.partition): one for one in self._read()}
 
     def place(self, partition: TopicPartition) -> Place | None:
-        """Return the progress of a partition according to its last note, if Parley wrote the note."""
+        """Return the progress in a partition's last note; None if there is none, or if MirrorMaker wrote it."""
         stored = self._stored.get(partition)
         return None if stored is None else _place(stored)
 
     def upstream(self, partition: TopicPartition) -> int | None:
-        """Return the source's next offset according to the last note of any mirror."""
+        """Return the next offset to copy from the source, according to the last note of any mirror; None if there is
+        none.
+        """
         stored = self._stored.get(partition)
         return None if stored is None else stored.offset + 1
 
     def first(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
-        """Return each partition's first note by Parley after the last one by MirrorMaker. Mirrors that start at the
-        same moment all use it."""
+        """Return each partition's first note by Parley after the last note by MirrorMaker.
+
+        If several mirrors start at the same moment, all of them use this note.
+        """
         wanted = set(partitions)
         found: dict[TopicPartition, Place] = {}
         for stored in self._read():
@@ -69,7 +73,7 @@ class Notes:
         return found
 
     def write(self, places: Mapping[TopicPartition, Place]) -> None:
-        """Store how far each of these partitions has been copied. This replaces their earlier notes."""
+        """Store how far each of these partitions has been copied. Later calls for a partition replace its note."""
         stored = {partition: _stored(self._alias, partition, place) for partition, place in places.items()}
         by_partition: dict[int, list[Encoded]] = {}
         for one in stored.values():
@@ -86,7 +90,9 @@ class Notes:
 
 
 def _place(stored: StoredOffset) -> Place | None:
-    """Return a note's progress; None without a producer id. In an older format, sequence numbers were offsets."""
+    """Return the progress in a note; None if it has no producer id. In an older format, sequence numbers
+    were offsets.
+    """
     if stored.downstream is None or stored.producer is None:
         return None
     sequence = stored.downstream & INT32_MAX if stored.sequence is None else stored.sequence

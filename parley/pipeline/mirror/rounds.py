@@ -30,12 +30,12 @@ _LOOK_S: Final = 0.1
 _log = logging.getLogger(__name__)
 
 Ends = Mapping[int, Mapping[TopicPartition, int]]
-"""Flow number -> partition -> the offset to copy up to."""
+"""The offset up to which to copy each partition of each flow, by the flow's number."""
 
 
 @dataclass(slots=True)
 class _Duty:
-    """Regular work of a flow; ``due`` is by the monotonic clock."""
+    """A piece of regular work of a flow. ``due`` is the time of the monotonic clock at which it runs next."""
 
     flow: Flow
     name: str
@@ -45,9 +45,10 @@ class _Duty:
 
 
 class Mirror:
-    """All flows of a mirror. As a context manager it prepares them, does the regular work, and flushes at the end.
+    """All flows of a mirror. As a context manager, it prepares the flows, does the regular work, and flushes at the
+    end.
 
-    Entering raises KafkaError if a cluster cannot be reached.
+    ``run`` copies ranges. Entering the context raises KafkaError if a cluster cannot be reached.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Mirror:
 
     @property
     def copying(self) -> list[Flow]:
-        """The flows that copy records, and not only heartbeats."""
+        """The flows that copy topics. Other flows only write heartbeats."""
         return [flow for flow in self.flows if flow.settings.choices.enabled]
 
     def progress(self) -> list[Progress]:
@@ -89,13 +90,13 @@ class Mirror:
         return [flow.progress() for flow in self.copying]
 
     def ends(self) -> dict[int, dict[TopicPartition, int]]:
-        """Return the current ends of everything that can be copied."""
+        """Return the offset up to which each partition of each flow can be copied now. Raises KafkaError."""
         return {flow.number: flow.ends() for flow in self.copying}
 
     def copy(self, ends: Ends, on_round: Callable[[], None] = lambda: None) -> None:
         """Copy up to these ends, in rounds. ``on_round`` is called before the first round and after each round.
 
-        Ranges that are stuck are left for the next call.
+        Ranges that are stuck, and flows whose clusters do not respond, are left for the next call.
         """
         wanted = {number: dict(some) for number, some in ends.items()}
         for flow in self.copying:
@@ -114,7 +115,7 @@ class Mirror:
             on_round()
 
     def flush(self) -> None:
-        """Store the progress of all flows."""
+        """Store the progress of all flows. A flow that fails is logged."""
         for flow in self.copying:
             _guarded(flow, "writing offsets", flow.flush)
         self._flushed_at = time.monotonic()
@@ -139,7 +140,7 @@ class Mirror:
 
 
 def _duties(flow: Flow) -> Iterable[_Duty]:
-    """Return the regular work that a flow's settings require."""
+    """Yield the regular work that a flow's settings require."""
     choices = flow.settings.choices
     copies = choices.enabled
     groups = copies and choices.emit_checkpoints
@@ -159,8 +160,9 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
 
 
 def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
-    """Run a duty. Returns False, after logging the error, if a cluster failed. The duty is repeated when it is next
-    due."""
+    """Run the work. Returns False if a cluster failed: the error is logged, and the work is repeated when it is next
+    due.
+    """
     try:
         work()
         return True

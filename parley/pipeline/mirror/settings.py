@@ -37,11 +37,11 @@ _FILTERS: Final = {
     "group.filter.class": "DefaultGroupFilter",
     "config.property.filter.class": "DefaultConfigPropertyFilter",
 }
-"""The settings with classes that choose what is copied, and the classes whose behavior is built in."""
+"""The settings that name classes for choosing what is copied, with the only class that each may name."""
 
 
 class BadSettings(ValueError):
-    """Invalid settings. The message names them, and says what to write."""
+    """Raised for invalid settings. The message names them, and says what to write."""
 
 
 def _boolean(text: str) -> bool:
@@ -86,7 +86,7 @@ _ADDRESSES: Final = ("bootstrap.servers", "metadata.broker.list")
 
 
 def _key(default: Any, parse: Callable[[str], Any], *names: str) -> Any:
-    """Return a field with the names of its setting, and the function that reads it."""
+    """Return a field of ``Choices`` with the names of its setting, and with the function that parses the setting."""
     return field(default=default, metadata={"names": names, "parse": parse})
 
 
@@ -125,7 +125,7 @@ class Choices:
 
 
 _KEYS: Final[Mapping[str, Field[Any]]] = {name: one for one in fields(Choices) for name in one.metadata["names"]}
-"""The fields by the names of their settings."""
+"""The fields of ``Choices``, by the names of their settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,9 @@ class FlowSettings:
     policy: ReplicationPolicy = field(default_factory=ReplicationPolicy)
     given: frozenset[str] = frozenset()
     commits_as: str | None = None
-    """A group of the source that commits the copied offsets, as the first MirrorMaker's does."""
+    """The group of the source that commits the copied offsets, as the first MirrorMaker does; None for
+    MirrorMaker 2.
+    """
 
     @property
     def name(self) -> str:
@@ -176,25 +178,25 @@ class FlowSettings:
         return self.policy.offset_syncs((self.target if self.offset_syncs_at_source else self.source).alias)
 
     def replicas(self, key: str, brokers: int) -> int:
-        """Return the number of replicas of a new topic on a cluster with this many brokers. ``key`` is the setting's
-        name."""
+        """Return the number of replicas of a new topic on a cluster with this many brokers. ``key`` is the setting for
+        this kind of topic.
+        """
         wanted: int = getattr(self.choices, _KEYS[key].name)
         return wanted if key in self.given else min(wanted, brokers)
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """All flows, and the keys without effect, whether known or unknown."""
+    """All flows, and the given keys that have no effect."""
 
     flows: tuple[FlowSettings, ...]
     ignored: tuple[str, ...] = ()
 
 
 def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> MirrorSettings:
-    """Return the settings of an ``mm2.properties`` file. ``clusters`` limits the result to flows whose target is one of
-    these.
+    """Return the settings of an ``mm2.properties`` file. Raises BadSettings.
 
-    Raises BadSettings.
+    ``clusters`` limits the result to flows whose target is in it; empty means all flows.
     """
     aliases = [alias for alias in (part.strip() for part in properties.get("clusters", "").split(",")) if alias]
     if len(aliases) < 2:
@@ -229,7 +231,9 @@ def _of_cluster(alias: str, properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _security(properties: Mapping[str, str], where: str) -> SecurityProperties:
-    """Return TLS and login settings. Raises BadSettings if they cannot be used."""
+    """Return TLS and login settings. Raises BadSettings if they cannot be used. ``where`` is their prefix, for the
+    message.
+    """
     security = SecurityProperties.of(properties)
     try:
         security.read()
@@ -316,7 +320,7 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
 def from_mm1(
     consumers: Iterable[Mapping[str, str]], producer: Mapping[str, str], include: str, exclude: str = ""
 ) -> MirrorSettings:
-    """Return the settings for the first MirrorMaker's flags: topics keep their names, and each consumer's group commits
+    """Return the settings for the first MirrorMaker's flags. Topics keep their names, and each consumer's group commits
     the progress.
 
     ``consumers`` are the properties of the consumers, one for each source. Raises BadSettings.

@@ -31,7 +31,7 @@ from parley.protocol.errors import KafkaError
 FORMAT: Final = "parley-mirror"
 SCHEMA: Final = "flow int, topic string, partition int, end bigint"
 RETRY_S: Final = 10
-"""How often a micro-batch runs even if nothing has changed."""
+"""How often (s) a micro-batch runs even if nothing has changed."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ Row = tuple[int, str, int, int]
 
 
 def options(flows: tuple[FlowSettings, ...]) -> dict[str, str]:
-    """Return the format's options for these flows."""
+    """Return the options with which ``MirrorSource`` reads these flows."""
     return {"flows": base64.b64encode(pickle.dumps(flows)).decode()}
 
 

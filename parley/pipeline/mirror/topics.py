@@ -40,15 +40,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What to create: new topics with their numbers of partitions, and topics to grow to a given number."""
+    """The topics to create, with their numbers of partitions, and the topics to grow, with their new numbers."""
 
     create: dict[str, int]
     grow: dict[str, int]
 
 
 def missing(source: Mapping[str, int], target: Mapping[str, int]) -> Topology:
-    """Compare the wanted topics (by their names on the target) with the existing topics, each with its number of
-    partitions."""
+    """Return what the target lacks. ``source`` and ``target`` contain the wanted and the existing topics by their names
+    on the target, with their numbers of partitions.
+    """
     create = {name: count for name, count in source.items() if name not in target}
     grow = {name: count for name, count in source.items() if target.get(name, count) < count}
     return Topology(create, grow)
@@ -56,17 +57,19 @@ def missing(source: Mapping[str, int], target: Mapping[str, int]) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChoice:
-    """The mirrored settings: all except ``exclude``, and the source's defaults only if ``defaults`` is set."""
+    """The choice of settings to mirror: all except ``exclude``, and the source's defaults only if
+    ``defaults`` is set.
+    """
 
     exclude: Selection
     defaults: bool = False
 
     def at_creation(self, settings: Mapping[str, Setting]) -> dict[str, str]:
-        """Return the settings of a new topic."""
+        """Return the settings with which a new topic is created."""
         return {change.name: change.value for change in self.later(settings) if change.value is not None}
 
     def later(self, settings: Mapping[str, Setting]) -> list[Change]:
-        """Return the settings to set on an existing topic, and the settings to remove."""
+        """Return the changes to an existing topic's settings: those to set, and those to remove."""
         changes = []
         for name, setting in sorted(settings.items()):
             if setting.read_only or setting.sensitive or setting.source == STATIC_BROKER or name in self.exclude:

@@ -25,7 +25,9 @@ RUNS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The source's records ``upstream`` to ``last`` are the target's from ``downstream`` on."""
+    """A run of records that were copied without a gap: the source's ``upstream`` to ``last`` are the target's from
+    ``downstream`` on.
+    """
 
     upstream: int
     last: int
@@ -51,7 +53,7 @@ class Translation:
         return run.last, run.last - run.distance
 
     def add(self, upstream: int, downstream: int) -> None:
-        """Add a sync. A decreasing offset means that a topic was created again, and drops the earlier runs."""
+        """Add a sync. If an offset decreases, a topic was created again, so the earlier runs are dropped."""
         latest = self.latest
         if latest is not None and (upstream < latest[0] or downstream < latest[1]):
             self._runs.clear()
@@ -83,8 +85,9 @@ class Translation:
         return run.downstream + min(upstream, run.last + 1) - run.upstream
 
     def upstream(self, downstream: int) -> int | None:
-        """Return the source's offset to copy from again if the target's log was truncated at ``downstream``;
-        None if unknown."""
+        """Return the source's offset from which to copy again if the target's log was truncated at ``downstream``; None
+        if it is unknown.
+        """
         at = bisect_right(self._runs, downstream, key=lambda run: run.downstream) - 1
         if at < 0:
             return None
@@ -107,11 +110,15 @@ class Translations:
         return None if found is None else found.latest
 
     def downstream(self, topic: str, partition: int, upstream: int) -> int | None:
-        """Return the target's offset for a reader of a partition, or None (``Translation.downstream``)."""
+        """Return the target's offset for a reader whose next offset in the source's partition is ``upstream``; None
+        before the first sync.
+        """
         found = self._of.get((topic, partition))
         return None if found is None else found.downstream(upstream)
 
     def upstream(self, topic: str, partition: int, downstream: int) -> int | None:
-        """Return the source's offset to copy a partition from again, or None (``Translation.upstream``)."""
+        """Return the source's offset from which to copy the partition again if the target's log was truncated at
+        ``downstream``; None if it is unknown.
+        """
         found = self._of.get((topic, partition))
         return None if found is None else found.upstream(downstream)
