@@ -159,7 +159,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSync:
-    """The record ``upstream`` of a source's partition is, or will be, record ``downstream`` of the target's."""
+    """A pair of offsets: the record ``upstream`` of a source's partition is, or will be, record ``downstream`` of the
+    target's.
+    """
 
     topic: str
     partition: int

@@ -20,8 +20,9 @@ from parley.pipeline.values.json_text import packed
 
 
 def records_again(aborted: Collection[bytes], values: Mapping[bytes, bytes | None], state: State) -> list[Record]:
-    """Return the records for the keys that aborted transactions have written. ``values`` are the valid values of the
-    keys."""
+    """Return the records to write for the keys that aborted transactions have written. ``values`` contains the valid
+    value of each key.
+    """
     made: dict[bytes, bytes | None] = {}
     others: list[bytes] = []
     for key in sorted(aborted):
@@ -45,8 +46,9 @@ def _value(key: bytes, values: Mapping[bytes, bytes | None], state: State) -> by
 
 
 def _record(one: Version, values: Mapping[bytes, bytes | None]) -> Record:
-    """Return the record of a version. A version that is not deleted keeps its record, which another registry may have
-    written."""
+    """Return the record of a version. A version that is not deleted keeps its record's value, which another registry
+    may have written.
+    """
     key, made = one.record(deleted=one.is_deleted)
     return key, made if one.is_deleted else values.get(key) or made
 

@@ -55,19 +55,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request: the parts of its path, its parameters and its body."""
+    """A request: the named parts of its path, its parameters, and its parsed body."""
 
     parts: Mapping[str, str]
     query: Mapping[str, str]
     body: Any = None
 
     def flag(self, name: str) -> bool:
-        """Return the value of a boolean parameter."""
+        """Return True if the parameter is ``true``."""
         return self.query.get(name, "").lower() == "true"
 
     @property
     def subject(self) -> str:
-        """The subject in the path, or in a parameter. Raises RegistryError (42208)."""
+        """The subject in the path, without the prefix of the default context. Raises RegistryError (42208) if it is not
+        valid.
+        """
         return _subject(self.parts.get("subject", ""))
 
     def version(self) -> int | None:
@@ -81,7 +83,7 @@ class Call:
 
     @property
     def id(self) -> int:
-        """The id in the path. Raises RegistryError (404)."""
+        """The schema id in the path. Raises RegistryError (404) if it is not a number."""
         text = self.parts["id"]
         if not text.isascii() or not text.isdigit() or int(text[:11]) > INT32_MAX:
             raise RegistryError(404, "HTTP 404 Not Found")
@@ -94,7 +96,9 @@ class Call:
         return self.body
 
     def schema(self) -> Schema:
-        """Return the schema in the body. Raises RegistryError (42201, 42210)."""
+        """Return the schema in the body. Raises RegistryError: 422 or 42201 if it is malformed, 42201 or 42210 if it
+        has a data contract.
+        """
         given = self.object()
         for name, code in (("metadata", 42201), ("ruleSet", 42210)):
             if given.get(name):
@@ -105,7 +109,7 @@ class Call:
             raise invalid_schema(error) from None
 
     def number(self, name: str) -> int | None:
-        """Return an optional number in the body. Raises RegistryError (42201)."""
+        """Return a number in the body; None if it is missing or -1. Raises RegistryError (42201)."""
         given = self.object().get(name)
         if given in (None, -1):
             return None
@@ -359,7 +363,9 @@ def _with_id(state: State, call: Call) -> list[Version]:
 
 
 def _shown(state: State, call: Call, version: Version) -> dict[str, Any]:
-    """Return the version as JSON, with its schema in the requested form."""
+    """Return the version as JSON, with its schema in the form that ``format`` requests. Raises
+    RegistryError (42201).
+    """
     made = version.as_json()
     if call.query.get("format") == "serialized" and version.schema.type is SchemaType.PROTOBUF:
         try:
@@ -379,7 +385,9 @@ def _optional(call: Call) -> str | None:
 
 
 def _page(found: Any, call: Call) -> Any:
-    """Return the part of a list selected by ``offset`` and ``limit``."""
+    """Return the part of a list that ``offset`` and ``limit`` select. Anything else is returned unchanged. Raises
+    RegistryError (404).
+    """
     if not isinstance(found, list):
         return found
     try:

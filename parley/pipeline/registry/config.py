@@ -94,12 +94,12 @@ class RegistryConfig:
 
     @property
     def level(self) -> Level:
-        """The compatibility level of subjects without their own level."""
+        """The compatibility level that applies if neither the subject nor the registry has a configured level."""
         return Level(self.values["schema.compatibility.level"].upper())
 
     @property
     def jaas_file(self) -> Path | None:
-        """The file that names the users; None if there is no login. Raises ServiceError."""
+        """The JAAS file that names the users' file; None if the API needs no login. Raises ServiceError."""
         if self.values["authentication.method"].upper() == "NONE":
             return None
         return jaas_file_of(self.given)

@@ -46,7 +46,7 @@ canonical text may be longer than the given one, and JSON escapes its line break
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The records to write, and the reply once they are written."""
+    """The records to write, and the reply to send once they are written."""
 
     records: Sequence[Record]
     reply: Any
@@ -56,7 +56,9 @@ class Change:
 
 
 def canonical(schema: Schema, load: Loader) -> Schema:
-    """Check the schema and return it with its canonical text. Raises RegistryError (42201, 42209)."""
+    """Check the schema and return it with its canonical text. Raises RegistryError: 42201 if it is invalid, 42209 if it
+    is too large.
+    """
     if len(schema.text) > SCHEMA_CHARACTERS_MAX:
         raise RegistryError(42209, f"Schema is too large: it has more than {SCHEMA_CHARACTERS_MAX} characters")
     with _foreign(schema):
@@ -73,8 +75,9 @@ def canonical(schema: Schema, load: Loader) -> Schema:
 
 @contextmanager
 def _foreign(schema: Schema) -> Iterator[None]:
-    """Raise RegistryError (42201) for any failure in the block: schemas come from clients, so the schema is
-    at fault."""
+    """Turn any error in the body of ``with`` into a RegistryError (42201): the schema comes from a client, so it must
+    be the cause.
+    """
     try:
         yield
     except BadSchema as error:
@@ -85,7 +88,9 @@ def _foreign(schema: Schema) -> Iterator[None]:
 
 
 def resolved(state: State, schema: Schema) -> Schema:
-    """Return the schema with references to existing versions; -1 means the latest. Raises RegistryError (42201)."""
+    """Return the schema with the version of each reference: -1 stands for the latest. Raises RegistryError (42201) if a
+    reference does not exist.
+    """
     made = []
     for one in schema.references:
         active = state.versions(one.subject)
@@ -97,7 +102,8 @@ def resolved(state: State, schema: Schema) -> Schema:
 
 
 def find(state: State, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
-    """Return the latest version of the subject with this schema, which is canonical.
+    """Return the latest version of the subject with this schema; None if there is none. The schema's text must be
+    canonical.
 
     A schema that another registry has stored may have a different text. Of such Protobuf schemas, only those with the
     same names are compiled, and at most the latest ``COMPILED_MAX``.
@@ -118,7 +124,7 @@ def find(state: State, subject: str, schema: Schema, *, deleted: bool = False) -
 
 
 def _means(state: State, stored: Schema, wanted: Schema) -> bool:
-    """Return True if the stored schema and the other one have the same canonical text."""
+    """Return True if the stored schema has the canonical text of the wanted one."""
     try:
         return canonical(stored, state.load) == wanted
     except RegistryError:
@@ -152,7 +158,11 @@ def _is_finite(version: Version) -> bool:
 def register(
     state: State, subject: str, schema: Schema, default: Level, *, number: int | None, version: int | None
 ) -> Change:
-    """Add a version, unless the subject already has the schema. ``number`` and ``version`` are set in mode IMPORT."""
+    """Add a version, unless the subject already has the schema. Without a configured level, ``default`` applies.
+
+    ``number`` (the id) and ``version`` are given in mode IMPORT. Raises RegistryError: 409 if the schema is
+    incompatible with earlier versions.
+    """
     mode = _writable(state, subject)
     if number is not None and mode != "IMPORT":
         raise RegistryError(42205, f"Subject {subject} is not in import mode")
@@ -181,7 +191,9 @@ def register(
 
 
 def _import(state: State, subject: str, schema: Schema, number: int | None, version: int | None) -> Change:
-    """Register the schema with the id, and optionally the version, that it has in another registry."""
+    """Add the schema with the id and, if given, the version that it has in another registry. Raises RegistryError
+    (42205).
+    """
     if number is None:
         raise RegistryError(42205, f"Subject {subject} is in import mode: a schema needs its id")
     if any(one.schema != schema for one in state.with_id(number)):
@@ -214,7 +226,7 @@ def _registered(version: Version) -> dict[str, Any]:
 
 
 def delete_version(state: State, subject: str, version: int | None, *, permanent: bool) -> Change:
-    """Delete a version; None means the latest."""
+    """Delete a version; None means the latest. Softly, unless ``permanent`` is set."""
     _writable(state, subject)
     every = state.versions(subject, deleted=True)
     if not every:
@@ -241,7 +253,7 @@ def delete_version(state: State, subject: str, version: int | None, *, permanent
 
 
 def delete_subject(state: State, subject: str, *, permanent: bool) -> Change:
-    """Delete all versions of a subject, with its configuration and mode."""
+    """Delete all versions of a subject. Softly, with its configuration and mode, unless ``permanent`` is set."""
     _writable(state, subject)
     every = state.versions(subject, deleted=True)
     active = [one for one in every if not one.is_deleted]
@@ -281,9 +293,10 @@ def _unreferenced(state: State, versions: Sequence[Version], *, permanent: bool)
 
 
 def level_of(state: State, subject: str | None, default: Level) -> Level:
-    """Return the compatibility level of the subject: its own; otherwise the global one; otherwise ``default``.
+    """Return the compatibility level that applies to the subject: its own; otherwise the global one; otherwise
+    ``default``.
 
-    Without a subject, the global level is looked up.
+    Without a subject, return the global level or ``default``.
     """
     for which in (subject, None):
         given = str(state.configs.get(which, {}).get("compatibilityLevel"))
@@ -309,7 +322,9 @@ def set_config(subject: str | None, given: Mapping[str, Any]) -> Change:
 
 
 def clear_config(state: State, subject: str | None, default: Level) -> Change:
-    """Remove a compatibility level."""
+    """Remove the compatibility level of a subject; None means the global level. The reply contains the level that
+    applied before.
+    """
     if subject is not None and subject not in state.configs:
         raise no_subject(subject)
     before = level_of(state, subject, default)
@@ -317,14 +332,15 @@ def clear_config(state: State, subject: str | None, default: Level) -> Change:
 
 
 def mode_of(state: State, subject: str | None) -> str:
-    """Return the effective mode of the subject. A global READONLY_OVERRIDE takes precedence over the subject's own
-    mode."""
+    """Return the mode that applies to the subject: its own, or the global one. A global READONLY_OVERRIDE applies to
+    all subjects.
+    """
     everywhere = state.modes.get(None, "READWRITE")
     return everywhere if everywhere == "READONLY_OVERRIDE" else state.modes.get(subject, everywhere)
 
 
 def set_mode(state: State, subject: str | None, given: Mapping[str, Any], *, force: bool) -> Change:
-    """Set the mode of a subject; None means the global mode."""
+    """Set the mode of a subject; None means the global mode. ``force`` allows IMPORT even if there are schemas."""
     text = str(given.get("mode", "")).upper()
     if text not in MODES:
         raise RegistryError(42204, f"Invalid mode. Valid values are {', '.join(MODES)}")
@@ -336,7 +352,7 @@ def set_mode(state: State, subject: str | None, given: Mapping[str, Any], *, for
 
 
 def clear_mode(state: State, subject: str | None) -> Change:
-    """Remove a mode."""
+    """Remove the mode of a subject; None means the global mode. The reply contains the mode that applied before."""
     if subject is not None and subject not in state.modes:
         raise no_subject(subject)
     return Change([(mode_key(subject), None)], {"mode": mode_of(state, subject)})
@@ -350,7 +366,9 @@ def _writable(state: State, subject: str) -> str:
 
 
 def schema_with(state: State, number: int) -> Version:
-    """Return a version with this id. Raises RegistryError (40403)."""
+    """Return a version with this schema id, preferably one that is not deleted. Raises RegistryError (40403) if there
+    is none.
+    """
     found = state.with_id(number)
     if not found:
         raise no_schema(number)

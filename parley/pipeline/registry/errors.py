@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RegistryError(Exception):
-    """A request is rejected. The first three digits of ``code`` are the HTTP status."""
+    """Raised if a request is rejected. The first three digits of ``code`` are the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -33,8 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    """Serve until ``stopping`` is set. Calls ``on_ready`` with the URL. Raises ServiceError if the registry cannot
-    start."""
+    """Serve the registry until ``stopping`` is set. Calls ``on_ready`` with its URL once it accepts requests.
+
+    Raises ServiceError if it cannot start.
+    """
     listeners = config.listeners
     tls = server_context(config.given, "", listeners)
     login = None if config.jaas_file is None else BasicLogin(config.jaas_file, SECTION)
@@ -57,10 +59,10 @@ async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready
 
 
 async def _plan(config: RegistryConfig, security: ClientSecurity) -> TopicPlan:
-    """Plan the topic: one compacted partition with the configured number of replicas, or one replica for each broker if
-    there are fewer brokers.
+    """Return the plan for the topic. If there are fewer brokers than configured replicas, it has one replica for each
+    broker.
 
-    Raises ConnectError.
+    Raises ConnectError if no broker responds.
     """
     client = Client(config.bootstrap, client_id=_CLIENT_ID, security=security)
     try:

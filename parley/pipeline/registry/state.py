@@ -67,7 +67,7 @@ def mode_key(subject: str | None) -> bytes:
 
 
 def deletion_key(subject: str) -> bytes:
-    """Return the key of a subject's soft deletion."""
+    """Return the key of the record that softly deletes a subject."""
     return _key("DELETE_SUBJECT", subject)
 
 
@@ -99,7 +99,7 @@ class State:
         return sorted((one for one in found if deleted or not one.is_deleted), key=lambda one: one.version)
 
     def version(self, subject: str, version: int) -> Version | None:
-        """Return a version, even if it is softly deleted."""
+        """Return a version of a subject, even if it is softly deleted; None if there is no such version."""
         return self._subjects.get(subject, {}).get(version)
 
     def with_id(self, number: int) -> list[Version]:
@@ -107,11 +107,11 @@ class State:
         return sorted(self._by_id.get(number, {}).values(), key=lambda one: (one.subject, one.version))
 
     def id_of(self, schema: Schema) -> int | None:
-        """Return the id of a schema, under any subject."""
+        """Return the id of a schema, under any subject; None if it has none."""
         return self._ids.get(schema)
 
     def load(self, reference: Reference) -> Schema:
-        """Return the schema that a reference names. Raises BadSchema."""
+        """Return the schema to which a reference points. Raises BadSchema if it does not exist."""
         found = self.version(reference.subject, reference.version)
         if found is None:
             missing = f"version {reference.version} of {reference.subject}"
@@ -128,7 +128,7 @@ class State:
     # Changes.
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply a record of the topic."""
+        """Apply a record of the topic. Logs and skips a record that is malformed or of an unknown kind."""
         try:
             named = json.loads(key)
             kind, subject = named["keytype"], named.get("subject")

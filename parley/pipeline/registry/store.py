@@ -65,7 +65,7 @@ class Store:
         self._aborted: set[bytes] = set()
 
     async def start(self) -> None:
-        """Read the topic; create it if it does not exist. Raises ConnectError and KafkaError."""
+        """Read the topic, and follow it. Creates the topic if it does not exist. Raises ConnectError and KafkaError."""
         await self._writes.claim()  # the open transaction of a killed writer would delay reading
         await self._log.start(self._read, self._read_aborted)
 
@@ -75,7 +75,7 @@ class Store:
         await self._writes.stop()
 
     async def refresh(self) -> None:
-        """Read everything that is in the topic now.
+        """Read everything that is in the topic now, but give up after a while.
 
         The open transaction of a killed writer delays this. Nothing after the beginning of that transaction is
         confirmed, so in that case the state already read is enough.
@@ -85,10 +85,12 @@ class Store:
                 await self._log.read_to_end()
 
     async def change(self, decide: Callable[[State], Awaitable[Change]]) -> Any:
-        """Decide on the newest state, write the records, and return the reply once they are written and read back.
+        """Call ``decide`` with the newest state, write the records of its result, and return its reply once they are
+        read back.
 
-        Raises RegistryError: from ``decide``; 42209 if the topic does not accept a record of this size; 50001 if the
-        cluster does not accept the records; 50002 if it takes too long.
+        If another instance writes at the same time, ``decide`` is called again. Raises RegistryError: that of
+        ``decide``; 42209 if the topic does not accept a record of this size; 50001 if the cluster does not accept the
+        records; 50002 if it takes too long, so that the outcome is unknown.
         """
         try:
             async with asyncio.timeout(_SECONDS), self._turn:

@@ -23,7 +23,7 @@ _OWN_OF_FIELD: Final = frozenset({"name", "type", "doc", "default", "order", "al
 
 
 def parsed(schema: Schema, load: Loader) -> Any:
-    """Parse the schema as a tree of the library ``avro``. Raises BadSchema."""
+    """Parse the schema and its references. Returns a tree of the library ``avro``. Raises BadSchema."""
     import avro.errors
     import avro.name
     import avro.schema
@@ -51,8 +51,10 @@ def canonical(schema: Schema) -> str:
 
 
 def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) -> Any:
-    """Return the schema as fastavro parses it. Adds all named types, including those of references, to ``names``.
-    Raises BadSchema."""
+    """Return the schema as fastavro parses it. Raises BadSchema.
+
+    Adds all named types, including those of references, to ``names``.
+    """
     import fastavro
 
     names = {} if names is None else names
@@ -70,8 +72,10 @@ def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) 
 def without_logical(
     node: Any, names: Mapping[str, Any], dropped: Collection[str] | None = None, seen: set[str] | None = None
 ) -> Any:
-    """Return an expanded schema without logical types, or without those in ``dropped``. A type in ``names`` is written
-    out where it occurs first."""
+    """Return an expanded schema without logical types or, if ``dropped`` is given, without those.
+
+    A name in ``names`` is replaced by its type where it occurs first. ``seen`` contains the names that were replaced.
+    """
     seen = set() if seen is None else seen
     if isinstance(node, list):
         return [without_logical(one, names, dropped, seen) for one in node]
@@ -95,7 +99,7 @@ def without_logical(
 
 
 def _json(text: str, loads: Callable[[str], Any] = json.loads) -> Any:
-    """Parse the text as JSON. Raises BadSchema with the reason only; callers add what they were doing."""
+    """Parse the text as JSON. Raises BadSchema with the reason only; the caller adds to which schema it applies."""
     try:
         return loads(text)
     except json_text.NotFinite as error:
@@ -161,7 +165,9 @@ def _others(node: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _split(name: str, space: str) -> tuple[str, str]:
-    """Return the namespace and the simple name of a name. A name with dots contains its own namespace."""
+    """Return the namespace and the simple name of ``name``. A name with dots contains its own namespace; otherwise it
+    is ``space``.
+    """
     before, dot, last = name.rpartition(".")
     return (before, last) if dot else (space, name)
 

@@ -55,7 +55,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Tree:
-    """A schema as fastavro parses it, without logical types, which ``column`` and ``reads`` apply."""
+    """A schema as fastavro parses it, without its logical types, which ``column`` applies."""
 
     def __init__(self, schema: Schema, load: Loader, *, of_files: bool = False) -> None:
         import fastavro
@@ -73,8 +73,11 @@ class _Tree:
         return self.names[node] if isinstance(node, str) and node not in PRIMITIVES else node
 
     def column(self, given: Any) -> tuple[pa.DataType, Convert, Convert]:
-        """Return the type of the column, and the functions that convert a value for reading and for writing. Raises
-        BadSchema."""
+        """Return the column's type for a part of the schema, and the functions that convert a value for reading and for
+        writing.
+
+        Raises BadSchema if columns cannot represent it.
+        """
         node = self.resolved(given)
         if isinstance(node, list):
             return self._union(node)
@@ -163,8 +166,9 @@ class _Tree:
         return column, read if is_named or reads else None, write if writes else None
 
     def _key(self, member: Any) -> Any:
-        """Return the mark that distinguishes the values of a union's member: the member's name, or the class of the
-        values."""
+        """Return what distinguishes the values of this member of a union: the member's name, or the Python class of its
+        values.
+        """
         node = self.resolved(member)
         kind = node if isinstance(node, str) else node["type"]
         return node["name"] if kind in NAMED else _CLASSES[kind]
@@ -260,7 +264,7 @@ def column_type(schema: Schema, load: Loader, *, of_files: bool = False) -> pa.D
 
 
 def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = False) -> Callable[[bytes, int], Any]:
-    """Return the function that reads data of the ``written`` schema, from a position on, as the ``wanted`` one (Avro's
+    """Return the function that reads data, from a position on, of the ``written`` schema as the ``wanted`` one (Avro's
     resolution).
 
     Raises BadSchema if a logical type differs, because Avro would take one for the other, or if data of the ``written``
@@ -310,7 +314,7 @@ def _logical(node: Any) -> str:
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
-    """Return the function that writes a value of the column. It raises DoesNotFit and ValueError."""
+    """Return the function that encodes a value of the column. The function raises DoesNotFit and ValueError."""
     import fastavro
 
     tree = _Tree(schema, load)
@@ -330,7 +334,9 @@ def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
 
 
 def schema_text(kind: pa.DataType, name: str, namespace: str = "") -> Any:
-    """Return the Avro schema for a column, as parsed JSON. Every part may be null. Raises BadColumn."""
+    """Return the Avro schema for a column, as parsed JSON. Every part may be null. Raises BadColumn if Avro has no type
+    for it.
+    """
     return _written(kind, name, namespace, set())
 
 
@@ -371,7 +377,11 @@ def _nullable(kind: pa.DataType, name: str, space: str, taken: set[str]) -> Any:
 
 
 def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
-    """Return the text of a schema for a column. Its record keeps its name from an earlier version."""
+    """Return the text of a schema for a column. Its record keeps the name that it has in ``before``, the earlier
+    version.
+
+    Raises BadColumn, and BadSchema for the earlier version.
+    """
     root = None if before is None else expanded(before, load)
     full = root["name"] if isinstance(root, dict) and root.get("type") == "record" else _TOP
     space, _, name = full.rpartition(".")

@@ -19,7 +19,7 @@ PARTS_MAX: Final = 50_000
 
 
 class AvroShape:
-    """The shape of an Avro schema with these named types."""
+    """The shape of an Avro schema, whose named types are in ``names``."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
@@ -29,10 +29,11 @@ class AvroShape:
     def reader(
         self, root: Any, written: Any, wanted: Any = None, *, return_named_type: bool = False
     ) -> Callable[[bytes, int], Any]:
-        """Return the function that decodes data from a position to its end: data of the schema ``written``, which has
-        the shape of ``root``, as the schema ``wanted`` if there is one (Avro's resolution).
+        """Return the function that decodes data from a position to its end.
 
-        Raises BadSchema if data of the schema has no bound. The function raises ValueError.
+        The data is of the schema ``written``, which has the shape of ``root``. If ``wanted`` is given, the data is read
+        as that schema (Avro's resolution). Raises BadSchema if data of the schema has no bound. The function raises
+        ValueError.
         """
         import fastavro
         from fastavro import _read_py
@@ -76,7 +77,7 @@ class AvroShape:
         return visit(self._resolved(root))
 
     def _check_bounded(self, root: Any) -> None:
-        """Raise BadSchema if a few bytes of data can announce billions of parts."""
+        """Raise BadSchema if a few bytes of data can stand for billions of parts."""
         if self._has_empty_items(root):
             raise BadSchema("The Avro schema has an array whose items take no bytes, so its data has no bound")
         for name, node in self._names.items():
@@ -100,7 +101,10 @@ class AvroShape:
         return visit(self._resolved(root))
 
     def _parts_at_least(self, given: Any, within: set[str]) -> int:
-        """Return how many parts every value of the type has, not counting those of arrays, maps and unions."""
+        """Return the number of parts that every value of the type has, without those in arrays, maps and unions.
+
+        ``within`` contains the names of the records around it.
+        """
         node = self._resolved(given)
         if not isinstance(node, dict) or node["type"] not in ("record", "error") or node["name"] in within:
             return 1

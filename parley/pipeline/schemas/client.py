@@ -35,22 +35,24 @@ _KEYS: Final = (
 
 
 class RegistryRefused(ValueError):
-    """The registry has rejected a request; retrying is useless."""
+    """Raised if the registry has rejected a request. Sending it again does not help."""
 
 
 class RegistryAway(ConnectionError):
-    """No registry responds; a later attempt may succeed."""
+    """Raised if no registry responds. A later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach a registry: ``url`` (several with commas), login and TLS, with the names of Confluent's client."""
+    """The settings to reach a registry, by the names of Confluent's client: ``url`` (several, separated by commas),
+    login and TLS.
+    """
 
     items: tuple[tuple[str, str], ...] = field(repr=False)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Read the settings, without their prefix. Raises ValueError."""
+        """Read the settings, whose names have no prefix. Raises ValueError for an unknown or a missing one."""
         for name in given:
             if name not in _KEYS:
                 raise ValueError(f"'{PREFIX}{name}' is unknown. Available: {', '.join(PREFIX + one for one in _KEYS)}")
@@ -80,11 +82,11 @@ class Client:
         return _model(self._call("get_schema", number))
 
     def load(self, reference: Reference) -> Schema:
-        """Return the schema of a reference. Also raises BadSchema."""
+        """Return the schema to which a reference points. Also raises BadSchema."""
         return _model(self._call("get_version", reference.subject, reference.version).schema)
 
     def latest(self, subject: str) -> tuple[int, Schema] | None:
-        """Return the version and the schema of the latest version; None if the subject has none."""
+        """Return the number and the schema of the subject's latest version; None if the subject has none."""
         try:
             found = self._call("get_latest_version", subject)
         except RegistryRefused as error:
@@ -94,16 +96,16 @@ class Client:
         return found.version, _model(found.schema)
 
     def version(self, subject: str, version: int) -> tuple[int, Schema]:
-        """Return the id and the schema of a version."""
+        """Return the schema id and the schema of a version."""
         found = self._call("get_version", subject, version)
         return found.schema_id, _model(found.schema)
 
     def versions(self, subject: str) -> list[int]:
-        """Return the versions of a subject."""
+        """Return the numbers of the subject's versions, in ascending order."""
         return sorted(self._call("get_versions", subject))
 
     def register(self, subject: str, schema: Schema) -> int:
-        """Return the id of the schema. It becomes a new version of the subject unless it is one already."""
+        """Register the schema as a new version of the subject, unless it is one already. Returns its id."""
         return int(self._call("register_schema", subject, _confluents(schema)))
 
     def look_up(self, subject: str, schema: Schema) -> int:
@@ -155,7 +157,9 @@ def framed(number: int) -> bytes:
 
 
 def unframed(data: bytes) -> tuple[int, int]:
-    """Return the id of a value's schema, and the position of the rest. Raises ValueError."""
+    """Return the schema id at the beginning of a value, and the position after it. Raises ValueError if
+    there is no id.
+    """
     if len(data) < _HEAD.size or data[0] != 0:
         raise ValueError("the value does not begin with a schema id")
     return _HEAD.unpack_from(data)[1], _HEAD.size

@@ -104,7 +104,10 @@ def column_type(schema: Schema, load: Loader, *, of_files: bool = False) -> pa.D
 
 
 def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
-    """Return the function that reads JSON from a position on. The function raises ValueError."""
+    """Return the function that reads JSON, from a position on, into the column of the ``wanted`` schema.
+
+    Raises BadSchema. The function raises ValueError.
+    """
     found = parsed(wanted, load)
     convert = _column(found.schema, found.resolver)[1]
 
@@ -120,8 +123,10 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
-    """Return the function that writes a value of the column. The function raises ValueError if the schema does not
-    allow the value."""
+    """Return the function that encodes a value of the column. Raises BadSchema.
+
+    The function raises ValueError if the schema does not allow the value.
+    """
     from jsonschema.validators import Draft7Validator, validator_for
 
     found = parsed(schema, load)
@@ -140,7 +145,7 @@ def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
 
 
 def _back(kind: Any) -> Callable[[Any], Any]:
-    """Return the function that converts a column's value to JSON, without optional fields that are null."""
+    """Return the function that converts a column's value to JSON. It leaves out fields that are null."""
     if types.is_struct(kind):
 
         def fields(value: Any) -> Any:
@@ -160,7 +165,7 @@ def _back(kind: Any) -> Callable[[Any], Any]:
 
 
 def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
-    """Return the text of a schema for a column: closed objects with optional properties."""
+    """Return the text of a schema for a column: objects with optional properties and no others. Raises BadColumn."""
     return json.dumps({"$schema": _DRAFT, **_written(kind)})
 
 

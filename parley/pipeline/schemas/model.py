@@ -13,11 +13,13 @@ _REFERENCES_MAX: Final = 1000
 
 
 class BadSchema(ValueError):
-    """A string is not a valid schema of its type, or has a reference to a missing schema. The message says why."""
+    """Raised if a text is not a valid schema of its type, or has a reference to a missing schema. The
+    message says why.
+    """
 
 
 class BadColumn(BadSchema):
-    """A schema language cannot describe a column or a field. ``path`` names it; "" is the column itself."""
+    """Raised if a schema language cannot describe a column or a field. ``path`` names it; "" is the column itself."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason, path)
@@ -35,7 +37,9 @@ class BadColumn(BadSchema):
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Put the name before the path of a BadColumn from the body: the body describes this column or field."""
+    """Put ``name`` in front of the path of a BadColumn that the body of ``with`` raises, because the body describes
+    this field.
+    """
     try:
         yield
     except BadColumn as error:
@@ -77,7 +81,7 @@ class Schema:
 
     @classmethod
     def of_json(cls, given: Mapping[str, Any]) -> Schema:
-        """Read the form of the API and of the topic. Raises BadSchema."""
+        """Read a schema in the form of the API and of the topic. Raises BadSchema."""
         kind, text, references = given.get("schemaType") or "AVRO", given.get("schema"), given.get("references") or []
         if kind not in SchemaType.__members__:
             raise BadSchema(f"Invalid schema type {kind}: it must be one of {', '.join(SchemaType)}")
@@ -103,7 +107,7 @@ def _reference(given: Any) -> Reference:
 
 
 Loader = Callable[[Reference], Schema]
-"""Returns the schema of a reference. Raises BadSchema if there is none."""
+"""A function that returns the schema to which a reference points. It raises BadSchema if there is none."""
 
 
 def no_references(reference: Reference) -> Schema:
@@ -112,9 +116,9 @@ def no_references(reference: Reference) -> Schema:
 
 
 def closure(schema: Schema, load: Loader) -> dict[str, Schema]:
-    """Return all schemas that this one refers to, by name. Each schema follows those that it refers to.
+    """Return all schemas to which this one refers, directly or not, by name. Each follows those to which it refers.
 
-    Raises BadSchema.
+    Raises BadSchema if one is missing, or if there are too many.
     """
     found: dict[str, Schema] = {}
     open_names: list[str] = []

@@ -25,13 +25,14 @@ VALUES_MAX: Final = 50_000
 """The maximum number of parts of a value. More would not help a reader; this many take a few megabytes."""
 
 Read = Callable[[bytes, int], Any]
-"""Decodes data from a position on. Raises ValueError with the reason."""
+"""A function that decodes data, from a position on. It raises ValueError with the reason."""
 
 
 def reader(schema: Schema, load: Loader, *, is_framed: bool = True) -> Read:
     """Return the function that decodes data of a schema. Blocks. Raises BadSchema, and the errors of ``load``.
 
-    In framed data, a Protobuf message is preceded by its place in the file; otherwise it is the file's first.
+    In framed data, the position of a Protobuf message in its file precedes the message. Other data is of the file's
+    first message.
     """
     match schema.type:
         case SchemaType.AVRO:

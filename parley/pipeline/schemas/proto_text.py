@@ -24,7 +24,7 @@ _REQUIRED, _REPEATED = 2, 3
 
 
 def proto_text(file: FileDescriptorProto) -> str:
-    """Return the text, ending with a line break."""
+    """Return the text of the file, ending with a line break."""
     lines = [f'syntax = "{file.syntax or "proto2"}";']
     if file.package:
         lines.append(f"package {file.package};")
@@ -142,7 +142,7 @@ def _service(service: Any) -> Iterator[str]:
 
 
 def _options(options: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the options of the language itself that are set, as ``name = value``."""
+    """Yield the options that are set, as ``name = value``, except custom ones and those in ``skip``."""
     for field, value in options.ListFields():
         if field.is_extension or field.message_type is not None or field.name in skip:
             continue

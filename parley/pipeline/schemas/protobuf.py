@@ -69,7 +69,7 @@ def files_of(schema: Schema, load: Loader) -> tuple[FileDescriptorProto, ...]:
 
 
 def pool_of(files: tuple[FileDescriptorProto, ...]) -> Any:
-    """Return a descriptor pool with these files; the last is the schema's own. Raises BadSchema."""
+    """Return a descriptor pool with these files, the last of which is the schema's own. Raises BadSchema."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
     pool = DescriptorPool()
@@ -83,19 +83,25 @@ def pool_of(files: tuple[FileDescriptorProto, ...]) -> Any:
 
 
 def canonical(schema: Schema, load: Loader) -> str:
-    """Return the text printed from the schema's descriptor, if it is equivalent; otherwise the descriptor in base64."""
+    """Return the text that is printed from the schema's descriptor, if it is equivalent; otherwise the descriptor in
+    base64.
+
+    Raises BadSchema.
+    """
     others = tuple((name, one.text) for name, one in closure(schema, load).items())
     return _canonical(schema.text, others)
 
 
 def serialized(schema: Schema, load: Loader) -> str:
-    """Return the descriptor in base64, which clients request with ``format=serialized``."""
+    """Return the descriptor in base64, the form that clients request with ``format=serialized``. Raises BadSchema."""
     return base64.b64encode(files_of(schema, load)[-1].SerializeToString()).decode()
 
 
 def may_be_same(text: str, other: str) -> bool:
-    """Return True unless the two texts use different names, so that they cannot be the same schema. Does not run
-    ``protoc``."""
+    """Return False if the two texts use different names, so that they cannot be the same schema.
+
+    This is cheap, because it does not run ``protoc``.
+    """
     own, others = _names(text), _names(other)
     return not own or not others or own == others
 
@@ -126,7 +132,7 @@ def _canonical(text: str, others: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(_CACHED)
 def _files(text: str, others: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
-    """Return all descriptors, serialized; the last is that of ``text``."""
+    """Return the descriptors of all files, serialized; the last is that of ``text``. Raises BadSchema."""
 
     made: dict[str, FileDescriptorProto] = {}
     for name, one in [*others, (NAME, text)]:
@@ -159,7 +165,7 @@ def _descriptor(text: str, name: str, others: dict[str, FileDescriptorProto]) ->
 
 
 def _plain(messages: Any) -> None:
-    """Remove the JSON names that follow from the names of fields, because some compilers leave them out."""
+    """Remove the JSON names that equal the default for their fields, because some compilers leave them out."""
     for one in messages:
         for field in one.field:
             if field.json_name == _json_name(field.name):
@@ -197,7 +203,9 @@ def _compiled(text: str, name: str, others: dict[str, FileDescriptorProto]) -> F
 
 
 def _add_known(names: Any, made: dict[str, FileDescriptorProto]) -> None:
-    """Add the files that come with the libraries, and put each file after the files that it imports."""
+    """Add the named files that come with the libraries, and the files that they import. Each file follows
+    its imports.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     for name in names:
@@ -236,8 +244,10 @@ def is_map(field: Any) -> bool:
 
 
 def place_of(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
-    """Decode the message's position in its file, a list of numbers, and return it with the end of the list. A single 0
-    means the first message. Raises ValueError."""
+    """Decode the position of a message in its file. Returns it, and the position in ``data`` after it.
+
+    The position is a list of indexes. A single 0 stands for the first message. Raises ValueError.
+    """
     count, begin = _number(data, begin)
     if count == 0:
         return (0,), begin
@@ -261,7 +271,7 @@ def _number(data: bytes, begin: int) -> tuple[int, int]:
 
 
 def message_at(file: Any, place: tuple[int, ...]) -> Any:
-    """Return the descriptor of the message at a position in its file. Raises ValueError."""
+    """Return the descriptor of the message at a position in its file. Raises ValueError if there is none."""
     found = file
     for index in place:
         inside = in_order(found)

@@ -77,8 +77,11 @@ def column_type(schema: Schema, load: Loader) -> pa.DataType:
 
 
 def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
-    """Return the function that reads a message, preceded by its position in the file. The function raises
-    ValueError."""
+    """Return the function that reads a message, which its position in the file precedes, into the column of the
+    ``wanted`` schema.
+
+    Raises BadSchema. The function raises ValueError.
+    """
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
@@ -140,7 +143,10 @@ def _instant(value: Any) -> dt.datetime:
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
-    """Return the function that writes a value of the column as the first message. The function raises ValueError."""
+    """Return the function that encodes a value of the column as the schema's first message. Raises BadSchema.
+
+    The function raises ValueError.
+    """
     from google.protobuf.message import EncodeError
     from google.protobuf.message_factory import GetMessageClass
 
@@ -216,7 +222,7 @@ def _scalar(value: Any, field: Any) -> Any:
 
 
 def field_checked(value: Any, field: Any) -> Any:
-    """Return a scalar for a field; the column of a uint32 has a wider range. Raises ValueError."""
+    """Return the value if it is in the field's range: the column of a uint32 has a wider range. Raises ValueError."""
     if field.type in (7, 13) and not 0 <= value < 1 << 32:
         raise ValueError("not a uint32")
     return value
@@ -226,8 +232,11 @@ def field_checked(value: Any, field: Any) -> Any:
 
 
 def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
-    """Return the text of a schema for a column. Fields keep their numbers from the earlier version; new fields get
-    higher ones. Raises BadColumn."""
+    """Return the text of a schema for a column. Fields keep their numbers from the earlier version, and new fields get
+    higher numbers.
+
+    Raises BadColumn, and BadSchema for the earlier version.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     old = None if before is None else _first(messages_of(before, load))
@@ -242,7 +251,7 @@ def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
 
 
 def _describe(message: Any, kind: pa.DataType, old: Any, file: Any) -> None:
-    """Describe a struct as a message. ``old`` is the message of the earlier version."""
+    """Add the fields of a struct to a message. ``old`` is the message of the earlier version. Raises BadColumn."""
     known = {} if old is None else {name: one.number for name, one in old.fields_by_name.items()}
     following = max(known.values(), default=0) + 1
     for one in kind:
@@ -258,13 +267,13 @@ def _describe(message: Any, kind: pa.DataType, old: Any, file: Any) -> None:
 
 
 def _message_of(old: Any, name: str) -> Any:
-    """Return the message of a field of an earlier message; None if there is none."""
+    """Return the message type of a field of an earlier message; None if there is none."""
     field = None if old is None else old.fields_by_name.get(name)
     return None if field is None else field.message_type
 
 
 def _set_type(field: Any, kind: pa.DataType, message: Any, old: Any, file: Any) -> None:
-    """Give a field of the message the type of a column."""
+    """Set the type of a field of the message to that of a column. Raises BadColumn."""
     if types.is_map(kind):
         entry = message.nested_type.add(name=f"{_camel_case(field.name)}Entry")
         entry.options.map_entry = True
@@ -286,7 +295,11 @@ def _set_type(field: Any, kind: pa.DataType, message: Any, old: Any, file: Any) 
 
 
 def _set_single(field: Any, name: str, kind: pa.DataType, message: Any, old: Any, file: Any) -> None:
-    """Give a field the type of one value: the message's field with this name, or the key or value of its map."""
+    """Set the type of a field that contains one value: the message's field with this name, or the key or value of its
+    map.
+
+    Raises BadColumn.
+    """
     if types.is_timestamp(kind) and kind.tz:
         field.type, field.type_name = _MESSAGE, f".{_TIMESTAMP}"
         if "google/protobuf/timestamp.proto" not in file.dependency:
@@ -303,7 +316,7 @@ def _set_single(field: Any, name: str, kind: pa.DataType, message: Any, old: Any
 
 
 def _nested(message: Any, wanted: str, kind: pa.DataType, old: Any, file: Any) -> str:
-    """Describe a struct as a message inside another, and return its name.
+    """Add a message for a struct inside another message, and return its name. Raises BadColumn.
 
     Two fields share a message if the earlier version has one for both, and they still have the same type. Otherwise the
     second one gets a number, because messages and fields need different names.
@@ -325,5 +338,5 @@ def _nested(message: Any, wanted: str, kind: pa.DataType, old: Any, file: Any) -
 
 
 def _camel_case(name: str) -> str:
-    """Return a field's name in the notation with which compilers name the entries of a map."""
+    """Return a field's name in the notation that compilers use for the entries of a map."""
     return "".join(f"{part[:1].upper()}{part[1:]}" for part in name.split("_"))

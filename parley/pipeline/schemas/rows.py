@@ -34,8 +34,10 @@ def column_type(settings: Settings, schema: Schema) -> pa.DataType:
 
 
 def derived(settings: Settings, subject: str, language: SchemaType, kind: pa.DataType) -> Schema:
-    """Return the schema for a column. It keeps the names of the subject's latest version. Raises the errors of
-    ``column_type``."""
+    """Return the schema for a column of this type. It keeps the names of the subject's latest version.
+
+    Raises BadColumn, and the errors of ``column_type``.
+    """
     latest = client_of(settings).latest(subject)
     before = None if latest is None or latest[1].type is not language else latest[1]
     text: str = _LANGUAGES[language].derived_text(kind, before, client_of(settings).load)
@@ -44,17 +46,16 @@ def derived(settings: Settings, subject: str, language: SchemaType, kind: pa.Dat
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A column of values with this schema; ``id`` is written before each value."""
+    """A column of values with this schema. ``id`` is the schema's id, which precedes each encoded value."""
 
     settings: Settings
     schema: Schema
     id: int
 
     def read(self, values: Sequence[bytes | None], bad: Callable[[int, ValueError], None]) -> pa.Array:
-        """Return the column of these values. Calls ``bad`` with the position of each value that cannot be read; it
-        becomes null.
+        """Return the column of these encoded values. Raises RegistryAway.
 
-        Raises RegistryAway.
+        Calls ``bad`` with the position of each value that cannot be read. If ``bad`` returns, the value becomes null.
         """
         kind, found = column_type_of(self.settings, self.schema), []
         for at, data in enumerate(values):
@@ -82,7 +83,9 @@ class Typed:
         return pa.array(values, kind)
 
     def write(self, column: pa.Array) -> pa.Array:
-        """Return the bytes of a column. Raises ValueError for the first value that the schema cannot represent."""
+        """Return the column's values, encoded. Raises ValueError for the first value that the schema cannot represent,
+        and RegistryAway.
+        """
         fit, write = fitter(column_type_of(self.settings, self.schema)), _writer(self.settings, self.schema)
         head = framed(self.id)
         made = [None if one is None else head + write(fit(one)) for one in column.to_pylist()]

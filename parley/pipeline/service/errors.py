@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ServiceError(Exception):
-    """A server cannot start or continue. The message says why, and what to do."""
+    """Raised if a server cannot start or continue. The message says why, and what to do."""

@@ -39,14 +39,16 @@ _REFUSAL_DELAY_S: Final = 0.1
 UNVERIFIED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The memory limit for the large bodies of all requests that claim to be signed. Beyond it they get status 503."""
 _SMALL_BODY_BYTES: Final = 64 * 1024
-"""This many bytes of each body do not count, so that no attacker can keep workers from sending ordinary requests."""
+"""The first bytes of each body, which do not count. Otherwise an attacker could keep workers from sending ordinary
+requests.
+"""
 _LOG_PERIOD_S: Final = 1.0
 """Failed logins are logged at most once in this period."""
 _log = logging.getLogger(__name__)
 
 
 def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the JAAS file that the configuration names, or ``KAFKA_OPTS``. Raises ServiceError if neither does."""
+    """Return the JAAS file that the configuration or ``KAFKA_OPTS`` names. Raises ServiceError if neither names one."""
     path = given.get(JAAS_FILE, "").strip()
     if not path:
         prefix = f"-D{JAAS_FILE}="
@@ -61,16 +63,16 @@ def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.e
 
 
 class BasicLogin:
-    """Verifies the names and passwords of a REST API's users, which a file lists. A changed file takes effect."""
+    """Verifies the names and passwords of a REST API's users, which are in a file. Changes of the file take effect."""
 
     def __init__(self, jaas_file: Path, section: str = SECTION) -> None:
-        """Blocks while it reads the files. Raises ServiceError if they name no users."""
+        """Read the files, so this blocks. Raises ServiceError if they cannot be read, or name no users."""
         self._path = _users_file(jaas_file, section)
         self._read_from = fingerprint_of([self._path])
         self._users = _read_users(self._path)
 
     def user_of(self, authorization: str) -> str | None:
-        """Return the user whose name and password are in an ``Authorization`` header, or None if they are wrong."""
+        """Return the user that an ``Authorization`` header names; None if the name or the password is wrong."""
         name, password = basic_credentials(authorization)
         return name if name and self._current().verify(name, password) else None
 
@@ -152,7 +154,9 @@ class _Unverified:
 
     @contextmanager
     def limited(self, receive: Receive) -> Iterator[Receive]:
-        """Yield a ``receive`` for one request, which raises HTTPException (503) if there is no memory for its body."""
+        """Yield a ``receive`` for one request. It raises HTTPException (503) if there is not enough memory for the
+        request's body.
+        """
         size = counted = 0
 
         async def limited() -> Message:

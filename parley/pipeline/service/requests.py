@@ -31,7 +31,9 @@ class Number(float):
 
 
 class BodyRequest(Request):
-    """A request with a bounded JSON body. Reading it raises HTTPException: 400, or 413 beyond ``bytes_max``."""
+    """A request with a JSON body of limited size. Reading it raises HTTPException: 400 if it is not JSON, 413 if it is
+    larger than ``bytes_max``.
+    """
 
     bytes_max: ClassVar = 10 * 1024 * 1024
     _read: bytes | None = None
@@ -56,7 +58,7 @@ class BodyRequest(Request):
 
 
 def parse(body: bytes) -> Any:
-    """Parse JSON. Raises HTTPException (400)."""
+    """Parse JSON. Raises HTTPException (400) if it is missing or malformed."""
     if not body.strip():
         raise HTTPException(400, "The request has no body; it must be JSON")
     try:
@@ -80,6 +82,6 @@ def error(
 
 
 def message_of(error: HTTPException) -> str:
-    """Return the text of an error. The default texts are those of Kafka Connect's server (Jersey)."""
+    """Return the text of an error. If it has none of its own, this is the text of Kafka Connect's server (Jersey)."""
     phrase = HTTPStatus(error.status_code).phrase
     return f"HTTP {error.status_code} {phrase}" if error.detail == phrase else error.detail

@@ -41,8 +41,10 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(text: str, default_port: int = DEFAULT_PORT, *, key: str = "listeners") -> list[Listener]:
-    """Parse the addresses of a setting, such as "http://:8083,https://[::1]:8443". Raises ServiceError, which names the
-    ``key``."""
+    """Parse the addresses of a setting, such as "http://:8083,https://[::1]:8443". ``key`` is its name, for the error.
+
+    Raises ServiceError.
+    """
     listeners = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         try:
@@ -59,10 +61,10 @@ def parse_listeners(text: str, default_port: int = DEFAULT_PORT, *, key: str = "
 
 
 class RestServer:
-    """A server: ``async with RestServer(listeners) as server: server.serve(app)``. Entering the context binds the
-    addresses.
+    """A server for one application: ``async with RestServer(listeners) as server: server.serve(app)``.
 
-    They are bound first, so that the worker knows its own URL even if the configured port is 0.
+    Entering the context binds the addresses, and raises ServiceError if that fails. They are bound before the
+    application exists, so that a worker knows its own URL even if the configured port is 0.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class RestServer:
         return [listener._replace(host=host, port=port) for listener, (host, port) in named]
 
     def serve(self, app: ASGIApp) -> None:
-        """Start serving."""
+        """Start serving the application. Call this inside the context."""
         pairs = list(zip(self._listeners, self._sockets, strict=True))
         for is_tls in (False, True):
             sockets = [taken for listener, taken in pairs if listener.is_tls is is_tls]
@@ -147,7 +149,7 @@ class _Server(uvicorn.Server):
 
 
 def _listen(listener: Listener, if_taken: str) -> socket.socket:
-    """Return a listening socket. Raises ServiceError, which says what to do."""
+    """Return a listening socket. Raises ServiceError, which ends with ``if_taken``."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -40,12 +40,17 @@ def server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Li
 
 
 def client_context(given: Mapping[str, str], prefix: str) -> ssl.SSLContext:
-    """Return the context for requests to other servers of the group, from the same settings. Raises ServiceError."""
+    """Return the context for requests to other servers of the group, from the same settings as the listeners'.
+
+    Raises ServiceError.
+    """
     return _followed(_properties(given, prefix), prefix, TlsSettings.client_context)
 
 
 def _properties(given: Mapping[str, str], prefix: str) -> Mapping[str, str]:
-    """Return the keys with the prefix or, if there are none, the keys without it: all or nothing, as in Kafka."""
+    """Return the settings with the prefix. If there are none, return all settings: as in Kafka, the two are never
+    mixed.
+    """
     own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
     return own or given
 

@@ -34,7 +34,7 @@ exec '{java}' "$@"
 
 
 class JavaMissing(Exception):
-    """No Java was found that Spark can run on. The message says how to get one."""
+    """Raised if no Java is found on which Spark can run. The message says how to get one."""
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:
@@ -56,7 +56,9 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """Return the feature release of this program: 1 for 8 and older, 0 if it does not start."""
+    """Return the feature release of this Java, for example 17. It is 1 for Java 8 and older, and 0 if ``java`` does not
+    start.
+    """
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -80,7 +82,7 @@ def _bundled() -> Path | None:
 
 
 def _wrapped(java: Path, environ: Mapping[str, str]) -> Path:
-    """Return a directory whose ``java`` runs through the script. The directory is created once."""
+    """Return a directory whose ``bin/java`` is the script that starts this Java. The directory is created once."""
     cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parley" / "java"
     script = cache / "bin" / "java"
     text = _SCRIPT.format(java=java)

@@ -37,18 +37,18 @@ SETTINGS: Final[dict[str, str]] = {
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _STOP_S: Final = 10.0
 _EXECUTORS_S: Final = 30.0
-"""How long to wait for executors."""
+"""How long (s) to wait for executors."""
 _SETTLED_S: Final = 2.0
 """If no executor has registered for this long, all executors are assumed to have registered."""
 _LOOK_S: Final = 0.1
 
 
 class SparkMissing(ImportError):
-    """Spark is not installed. The message says how to install it."""
+    """Raised if Spark is not installed. The message says how to install it."""
 
 
 class SparkFailed(RuntimeError):
-    """Spark did not start (its standard error gives the reason), or it ended while it was needed."""
+    """Raised if Spark did not start (its standard error gives the reason), or ended while it was needed."""
 
 
 def require_spark() -> None:
@@ -132,7 +132,8 @@ def wait_for_executors(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until there are ``cores_max`` cores, or until no executor has registered for a while. The wait is limited.
+    """Wait until there are ``cores_max`` cores, or until no executor has registered for ``_SETTLED_S``, but at most
+    ``_EXECUTORS_S``.
 
     ``look`` returns how many executors and how many cores have registered.
     """
@@ -157,8 +158,9 @@ def _quietly(settings: Mapping[str, str], environ: Mapping[str, str] = os.enviro
 
 @contextmanager
 def _java_ends_if_interrupted() -> Iterator[None]:
-    """Terminate the Java process that PySpark is starting if startup is interrupted. PySpark would leave
-    it running."""
+    """Terminate the Java process that PySpark is starting if the body of ``with`` is interrupted. PySpark would leave
+    it running.
+    """
     from pyspark import java_gateway
 
     started: list[subprocess.Popen[bytes]] = []
@@ -187,7 +189,7 @@ def _java_ends_if_interrupted() -> Iterator[None]:
 
 @contextmanager
 def stopped_at_the_end(session: SparkSession) -> Iterator[SparkSession]:
-    """Stop Spark when the context ends. Raises SparkFailed if Spark has already ended by itself."""
+    """Stop Spark at the end of ``with``. Raises SparkFailed if Spark has ended by itself."""
     from py4j.protocol import Py4JError
 
     try:

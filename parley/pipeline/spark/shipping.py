@@ -53,7 +53,7 @@ def _packed(make: Callable[..., Any], *arguments: Any) -> tuple[Callable[[bytes]
 
 
 class Travels:
-    """Base class of objects that Spark sends to executors. Their classes have no slots."""
+    """Base class of objects that Spark sends to executors. Subclasses must not have slots."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
         return _packed(_object, type(self), self.__dict__)
@@ -66,7 +66,7 @@ def _object(kind: type[Travels], attributes: dict[str, Any]) -> Travels:
 
 
 class Shipped(Generic[P, R]):
-    """A function that Spark's tasks call."""
+    """A function to be called by Spark's tasks, in a form that can be sent to executors."""
 
     def __init__(self, work: Callable[P, R]) -> None:
         self._work = work
@@ -79,7 +79,7 @@ class Shipped(Generic[P, R]):
 
 
 def missing_module(error: BaseException) -> str | None:
-    """Find the message about a missing module in Spark's long error text. Returns None for other errors."""
+    """Return the message about a missing module in the text of Spark's error; None for any other error."""
     found = _MISSING.search(f"{error}")
     return None if found is None else found[1].strip()
 

@@ -36,16 +36,16 @@ _RETRIES: Final = "commit.retry.num-retries"
 
 
 class IcebergConflict(Exception):
-    """Another writer committed first, and this commit was not made."""
+    """Raised if another writer has committed first. This commit was not made."""
 
 
 class OffsetsExpired(Exception):
-    """The table no longer has the offset of an application. The message says what to do."""
+    """Raised if the table no longer has the offset of an application. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergPlace:
-    """A table, by its name in a catalog.
+    """The place of a table: its name in a catalog.
 
     ``properties`` are pyiceberg's properties for the catalog. Pyiceberg's own configuration (``.pyiceberg.yaml``,
     ``PYICEBERG_CATALOG__<NAME>__<KEY>``) also applies.
@@ -56,7 +56,7 @@ class IcebergPlace:
     table: str
 
     def load(self) -> Any:
-        """Return the catalog."""
+        """Return pyiceberg's object for the catalog."""
         from pyiceberg.catalog import load_catalog
 
         return load_catalog(self.catalog, **dict(self.properties))
@@ -119,7 +119,7 @@ class IcebergTable:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The Arrow types of the columns, as returned by ``iceberg_type``."""
+        """The columns and their Arrow types, in the form of ``iceberg_type``."""
         return {each.name: iceberg_type(each.type) for each in self._table.schema().as_arrow()}
 
     @property
@@ -150,7 +150,11 @@ class IcebergTable:
         return {each: found[each] for each in applications if each in found}
 
     def append(self, rows: pa.Table, offsets: Mapping[str, int]) -> None:
-        """Append rows. Columns that the table lacks are added to it. Raises IcebergConflict."""
+        """Append rows, and store the offsets by application in the same commit. Columns that the table lacks are added
+        to it.
+
+        Raises IcebergConflict.
+        """
         from parley.pipeline.tables.iceberg_nulls import keep_nulls
 
         keep_nulls()
@@ -162,7 +166,11 @@ class IcebergTable:
         self._commit(write, offsets)
 
     def add_files(self, paths: Sequence[str], schema: pa.Schema, offsets: Mapping[str, int]) -> None:
-        """Append Parquet files with this schema, which are already in place. Raises IcebergConflict."""
+        """Append Parquet files with this schema, which are already in place, and store the offsets by application in
+        the same commit.
+
+        Raises IcebergConflict.
+        """
 
         def write(transaction: Transaction, summary: dict[str, str]) -> None:
             self._widen(transaction, schema)
@@ -220,8 +228,9 @@ class IcebergTable:
                 raise
 
     def _has(self, mark: str) -> bool:
-        """Return True if the commit is in the table. If the catalog fails, return False: the caller raises the earlier
-        error."""
+        """Return True if a snapshot has the mark of the commit. If the catalog fails, return False: the caller raises
+        the earlier error.
+        """
         try:
             self._table.refresh()
         except Exception:

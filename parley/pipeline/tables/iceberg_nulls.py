@@ -15,7 +15,7 @@ from pyiceberg.types import ListType, MapType
 
 
 def _with_nulls(given: Any, rebuilt: Any) -> Any:
-    """Return the rebuilt array with null in each place at which the given array is null."""
+    """Return the rebuilt array, with null at each position at which the given array has null."""
     if given is None or rebuilt is None or given.null_count == rebuilt.null_count:
         return rebuilt
     return pc.if_else(given.is_valid(), rebuilt, pa.scalar(None, rebuilt.type))
@@ -32,5 +32,5 @@ class NullKeeping(library.ArrowProjectionVisitor):
 
 
 def keep_nulls() -> None:
-    """Let pyiceberg use this conversion in the whole process, for writing and for reading."""
+    """Make pyiceberg use this conversion in the whole process, for writing and for reading."""
     library.ArrowProjectionVisitor = NullKeeping  # type: ignore[misc]

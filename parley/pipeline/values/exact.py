@@ -41,7 +41,7 @@ _OWN_CLASSES: Final[Mapping[Any, frozenset[type]]] = {
     pa.string(): frozenset({str}),
     pa.binary(): frozenset({bytes}),
 }
-"""For each type, the classes of values that Arrow either stores exactly or refuses."""
+"""For each type, the Python classes whose values Arrow itself either stores exactly or refuses."""
 _NONE: Final[frozenset[type]] = frozenset()
 _ADJUSTED_MAX: Final = 400
 """A decimal with a greater exponent fits neither a double nor 38 digits. Writing out 1E+999999999 would take a
@@ -51,7 +51,9 @@ Fit = Callable[[Any], Any]
 
 
 class DoesNotFit(ValueError):
-    """A value cannot be stored exactly in a column. ``path`` is the field below the column; "" is the column itself."""
+    """Raised if a value cannot be stored exactly in a column. ``path`` is the field below the column; "" is the column
+    itself.
+    """
 
     def __init__(self, given: str, kind: Any, path: str = "") -> None:
         super().__init__(given, kind, path)
@@ -60,7 +62,7 @@ class DoesNotFit(ValueError):
         self.path = path
 
     def below(self, name: str) -> DoesNotFit:
-        """Return the same error, as seen from the value that contains this one."""
+        """Return the same error for the value that contains this one as its field ``name``."""
         inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         return DoesNotFit(self.given, self.kind, f"{name}{inner}")
 
@@ -71,7 +73,7 @@ class DoesNotFit(ValueError):
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of a value, in words."""
+    """Return the kind of a value in words, for messages."""
     match value:
         case None:
             return "null"
@@ -136,9 +138,8 @@ def exact_array(values: Sequence[Any], kind: Any, typed: Callable[[Sequence[Any]
     """Return an Arrow array of this type whose values equal the given ones. Converts whole columns at once if that is
     safe.
 
-    ``typed`` receives the type and the values whose Python class is not that of the type. It returns the values that
-    they stand for (a time in JSON is a string), or an exact array of them. Raises DoesNotFit, and what ``typed``
-    raises.
+    ``typed`` receives values whose Python class is not that of the type, and the type. It returns the values that they
+    stand for (a time in JSON is a string), or an exact array of them. Raises DoesNotFit, and what ``typed`` raises.
     """
     classes = set(map(type, values)) - {type(None)}
     if types.is_struct(kind) and classes == {dict}:
@@ -228,7 +229,7 @@ def _double(kind: Any) -> Fit:
 
 
 def _as_double(value: Any) -> float | None:
-    """Return the double that equals an integer or a decimal."""
+    """Return the double that equals an integer or a decimal; None if there is none."""
     if type(value) is int and -EXACT_DOUBLES <= value <= EXACT_DOUBLES:
         return float(value)
     number = number_of(value)
@@ -384,7 +385,9 @@ def _inside(fit: Fit, value: Any, name: str) -> Any:
 
 
 def _json(kind: Any) -> Fit:
-    """Convert only lists and objects. Plain values are refused, because as JSON they would look like texts."""
+    """Return the function that accepts lists and objects only. Plain values are refused, because as JSON they would
+    look like texts.
+    """
 
     def fit(value: Any) -> Any:
         if not isinstance(value, dict | list | tuple):

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 _MARK: Final = "\0parley.decimal\0"
-"""Marks the digits of a decimal until the text is complete."""
+"""The mark around the digits of a decimal until the text is complete."""
 _MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'(-?\d+(?:\.\d+)?(?:E[+-]\d+)?)"')
 _PLAIN_MAX: Final = 1000
 """The maximum number of digits of a number without an exponent: 1E+999999999 would take a gigabyte."""
@@ -38,7 +38,7 @@ def packed(value: Any) -> bytes:
 
 
 class NotFinite(ValueError):
-    """A string contains a number that JSON or a double cannot represent: NaN, Infinity, -Infinity or 1e400."""
+    """Raised if a text contains a number that JSON or a double cannot represent: NaN, Infinity, -Infinity or 1e400."""
 
 
 def loads(text: str | bytes) -> Any:

@@ -21,12 +21,16 @@ class NameRule:
     """A target's rule for names."""
 
     forbids: Callable[[str], bool] = lambda name: False
-    """Returns True if no column and no field can have the name."""
+    """A function that returns True if no column and no field can have the name."""
     known_as: Callable[[Path], Hashable] = _itself
-    """Returns the identity of a column or field, by its path. The target confuses paths with the same identity."""
+    """A function that returns the identity of a column or field, by its path. The target cannot distinguish paths with
+    the same identity.
+    """
 
     def problem(self, kinds: Mapping[str, Any]) -> str | None:
-        """Return the problem with the names of columns with these types, or None if there is no problem."""
+        """Return what is wrong with the names of these columns and their fields; None if nothing is. ``kinds`` maps
+        columns to types.
+        """
         seen: dict[Hashable, Path] = {}
         for path in _paths(kinds):
             if self.forbids(path[-1]):

@@ -41,7 +41,7 @@ _INTEGER_DIGITS: Final[Mapping[Any, int]] = {pa.int8(): 3, pa.int16(): 5, pa.int
 
 
 class Fractions(Enum):
-    """What a column of integers becomes if a value has a fraction."""
+    """The types that a column of integers can get if a value has a fraction."""
 
     DOUBLE = "double"
     DECIMAL = "decimal"
@@ -78,9 +78,10 @@ def type_of(value: Any, fractions: Fractions = Fractions.DOUBLE) -> Any:
 
 
 def widened(kind: Any, value: Any, declared: Any = None, fractions: Fractions = Fractions.DOUBLE) -> Any:
-    """Return the type that a column of ``kind`` needs for the value. It is the same type if the value fits.
+    """Return the type that a column of ``kind`` needs for the value. It is ``kind`` if the value fits.
 
-    ``declared`` is the type that the value's schema declares; None without a schema. Raises DoesNotFit.
+    ``declared`` is the type that the value's schema declares; None without a schema. Raises DoesNotFit if there is no
+    such type.
     """
     found = _widened(kind, value, declared, fractions)
     if not fits(value, found):
@@ -142,7 +143,9 @@ def _widened_inside(kind: Any, value: Any, declared: Any, fractions: Fractions, 
 
 
 def _wider(kind: Any, value: Any, declared: Any, fractions: Fractions) -> Any:
-    """Return the wider type for a plain value, or None if there is none. The value may still not fit the wider type."""
+    """Return the wider type for a plain value; None if there is none. The caller must check that the value fits the
+    wider type.
+    """
     if types.is_timestamp(kind) and isinstance(value, dt.datetime):
         return pa.timestamp(_finer(kind, declared), kind.tz)
     if types.is_time(kind) and isinstance(value, dt.time):
@@ -164,8 +167,9 @@ def _wider(kind: Any, value: Any, declared: Any, fractions: Fractions) -> Any:
 
 
 def _finer(kind: Any, declared: Any) -> str:
-    """Return the finer of the column's unit and the declared unit. Without a declared unit, a value may need
-    microseconds."""
+    """Return the finer of the column's unit and the declared unit. Without a declared unit, this is at least
+    microseconds.
+    """
     has_unit = declared is not None and (types.is_timestamp(declared) or types.is_time(declared))
     found: str = max((kind.unit, declared.unit if has_unit else "us"), key=_UNITS.index)
     return found
@@ -183,10 +187,10 @@ def _wider_integer(kind: Any, value: Any, declared: Any, fractions: Fractions) -
 
 
 def _decimal_for(whole_digits: int, scale: int, value: Any) -> Any:
-    """Return a decimal type with at least this scale that holds the number, and this many digits before the point if
-    they fit.
+    """Return a decimal type for the number, with at least ``scale`` digits after the point.
 
-    Raises DoesNotFit if the number itself has more than ``DIGITS_MAX`` digits.
+    It has ``whole_digits`` digits before the point if they fit. Raises DoesNotFit if the number itself has more than
+    ``DIGITS_MAX`` digits.
     """
     number = number_of(value)
     if number is not None:
@@ -236,7 +240,7 @@ def _is_always_exact_inside(old: Any, new: Any) -> bool:
 
 
 def only_adds_fields(old: Any, new: Any) -> bool:
-    """Return True if the new type is the old type with more fields in its structs."""
+    """Return True if the new type differs from the old type only by additional fields in its structs, if at all."""
     if old == new:
         return True
     if types.is_struct(old) and types.is_struct(new):
@@ -305,7 +309,7 @@ def iceberg_type(kind: Any) -> Any:
 
 
 def iceberg_columns(columns: Any) -> Any:
-    """Return the schema with Iceberg's types."""
+    """Return the schema with Iceberg's types in place of Arrow's."""
     return pa.schema([(one.name, iceberg_type(one.type)) for one in columns])
 
 

@@ -37,8 +37,11 @@ class Level(StrEnum):
 
 
 def incompatibilities(new: Schema, earlier: Sequence[Schema], level: Level, load: Loader) -> list[str]:
-    """Return the reasons why ``new`` must not follow the ``earlier`` schemas (oldest first); empty if it may. Raises
-    BadSchema."""
+    """Return the reasons why ``new`` must not follow the ``earlier`` schemas (oldest first); empty if it may follow
+    them.
+
+    Raises BadSchema if a schema is invalid, or if the comparison takes too many steps.
+    """
     if level is Level.NONE or not earlier:
         return []
     steps = Steps()

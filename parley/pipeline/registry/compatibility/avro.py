@@ -24,7 +24,7 @@ _PROMOTED: Final = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
-"""For each type in a reader's schema, the other types that it can read."""
+"""For each type in a reader's schema: the other types whose data it can read."""
 _RECORDS: Final = ("record", "error")
 
 

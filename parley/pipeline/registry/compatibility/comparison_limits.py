@@ -21,7 +21,7 @@ class Steps:
         self._left = STEPS_MAX
 
     def spend(self, steps: int = 1, *, light: int = 0) -> None:
-        """Count steps, and ``light`` operations, which are much cheaper. Raises BadSchema after too many."""
+        """Count ``steps``, and ``light`` operations, which are much cheaper. Raises BadSchema after ``STEPS_MAX``."""
         self._left -= steps + light // _LIGHT
         if self._left < 0:
             raise BadSchema("The schemas are too complex to be compared")

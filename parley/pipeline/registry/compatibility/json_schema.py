@@ -59,7 +59,7 @@ _Part = tuple[Any, Any]
 
 
 def _kind_of(part: _Part) -> tuple[str, Any, Any]:
-    """Return the kind of a schema, the part to compare, and the resolver of that part."""
+    """Return the kind of a schema in normal form, the keywords to compare, and the resolver of their references."""
     schema, resolver = part
     for _ in range(100):
         if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
@@ -125,8 +125,9 @@ class _Comparison:
             self._open.discard(pair)
 
     def _kind(self, part: _Part) -> tuple[str, Any, Any]:
-        """Return the normal form, computed once: schemas may have many alternatives, and each pair of them
-        is compared."""
+        """Return the schema's normal form (``_kind_of``). It is computed once, because a schema may be compared many
+        times.
+        """
         key = (id(part[0]), id(part[1]))
         if key not in self._kinds:
             self._kept.append(part)  # so that no other object gets its id
@@ -257,7 +258,10 @@ class _Comparison:
                     yield f"PROPERTY_ADDED_{model}_CONTENT_MODEL at {at}"
 
     def _open_for(self, part: _Part, name: str) -> Iterator[_Part]:
-        """Yield the schemas that an unnamed property may have: more than one if a pattern cannot be evaluated."""
+        """Yield the schema that applies to a property that ``properties`` does not name.
+
+        If a pattern cannot be evaluated, several schemas may apply, and all are yielded.
+        """
         for pattern, schema in part[0].get("patternProperties", {}).items():
             self._steps.spend(light=len(pattern) + len(name))
             expression = _expression(pattern)
@@ -290,7 +294,10 @@ class _Comparison:
 
 
 def _matched(edges: Mapping[int, list[int]]) -> int:
-    """Return the size of the largest matching between two sides, in which each element has at most one partner."""
+    """Return the size of the largest matching: the most pairs in which no element occurs twice.
+
+    ``edges`` lists the possible partners of each element of the first side.
+    """
     taken: dict[int, int] = {}
 
     def place(number: int, tried: set[int]) -> bool:
@@ -306,7 +313,9 @@ def _matched(edges: Mapping[int, list[int]]) -> int:
 
 
 def _bound(name: str, old: Any, new: Any, path: str, *, falls: bool) -> Iterator[str]:
-    """Yield the difference if a limit was added or became stricter."""
+    """Yield a difference if the limit ``name`` was added or became stricter. With ``falls``, a smaller value is
+    stricter.
+    """
     if isinstance(new, bool) or isinstance(old, bool):  # draft 4: whether the limit itself is excluded
         new, old, falls = (0 if new else 1), (0 if old else 1), True
     word = _WORDS.sub("_", name).upper()
@@ -336,15 +345,17 @@ def _tuple_of(part: _Part) -> tuple[list[_Part], _Part]:
 
 
 def _extra(part: _Part) -> _Part:
-    """Return the schema of properties without their own schema."""
+    """Return the schema of properties that the schema does not name."""
     schema = part[0]
     return schema.get("additionalProperties", schema.get("unevaluatedProperties", True)), part[1]
 
 
 @lru_cache(64)
 def _expression(pattern: str) -> Any:
-    """Return the compiled expression, which matches in linear time; None if the library does not support it. The
-    caller must then assume that it may match anything."""
+    """Return the compiled expression, which matches in linear time; None if the library does not support it.
+
+    For None, the caller must assume that the expression matches anything.
+    """
     import re2
 
     options = re2.Options()

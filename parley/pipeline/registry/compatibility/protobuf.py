@@ -39,7 +39,7 @@ def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> li
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Seen:
-    """The pairs of messages that were compared, and the limit of the comparison."""
+    """The pairs of messages that were already compared, and the counter of steps."""
 
     steps: Steps
     pairs: set[tuple[str, str]] = dataclasses.field(default_factory=set)
@@ -80,7 +80,7 @@ def _messages(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
 
 
 def _oneofs(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Yield the differences for fields that could be set together before and no longer can."""
+    """Yield a difference for each oneof that now contains fields that could be set together before."""
     for oneof in after.oneofs:
         if _is_synthetic(oneof):
             continue
@@ -140,6 +140,6 @@ def _label(field: Any) -> str:
 
 
 def _local(message: Any) -> str:
-    """Return the name without the package."""
+    """Return the full name of a message or enum without the package."""
     package = message.file.package
     return str(message.full_name.removeprefix(f"{package}.") if package else message.full_name)
