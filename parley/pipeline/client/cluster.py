@@ -389,7 +389,10 @@ def _serve(
     security: ClientSecurity,
     made: concurrent.futures.Future[Client],
 ) -> None:
-    """Run the loop until it is stopped, then cancel its remaining tasks. This is the thread's function."""
+    """Run the loop until it is stopped, then cancel its remaining tasks and close the client, which ``made`` receives.
+
+    This is the thread's function.
+    """
     asyncio.set_event_loop(loop)
     client = Client(
         connection.bootstrap,

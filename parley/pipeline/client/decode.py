@@ -43,8 +43,11 @@ _OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 class BadBatch(KafkaError):
-    """A batch in the log cannot be read. ``partition``, ``offset`` (of its first record) and ``next_offset`` identify
-    the batch. Reading can continue at ``next_offset``, without its records."""
+    """Raised if a batch in the log cannot be read.
+
+    ``partition``, ``offset`` (of its first record) and ``next_offset`` identify the batch. Reading can continue at
+    ``next_offset``, without the batch's records.
+    """
 
     def __init__(self, partition: TopicPartition, header: BatchHeader, error: KafkaError) -> None:
         super().__init__(
@@ -156,7 +159,7 @@ class _Chunk:
         self.size_bytes = 0
 
     def add(self, pos: int, header: BatchHeader) -> None:
-        """Locate the records of a batch. Raises BadBatch."""
+        """Add the batch at position ``pos`` of the fetched bytes, and locate its records. Raises BadBatch."""
         try:
             try:
                 self._add(pos, header)

@@ -46,7 +46,7 @@ class Isolation(IntEnum):
 
 
 class OffsetOutOfRange(KafkaError):
-    """The log does not contain the offset: retention deleted it, or a change of leader truncated it.
+    """Raised if the log does not contain the offset: retention deleted it, or a change of leader truncated it.
 
     Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end``. At the time of the error, the log contained
     the offsets [``log_start``, ``log_end``). The caller decides: continuing at ``log_start`` accepts the loss of data.
@@ -66,7 +66,7 @@ class OffsetOutOfRange(KafkaError):
 
 
 class LogEnded(KafkaError):
-    """The log ends at ``offset``, before the range that was requested: it was truncated, or never reached further.
+    """Raised if the log ends at ``offset``, before the requested range: it was truncated, or never reached further.
 
     It is not an ``OffsetOutOfRange``, because nothing before the offset is missing. Attributes: ``partition``,
     ``offset``.

@@ -57,7 +57,7 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that may not have been written yet."""
+    """A batch that was added, but not yet acknowledged by the broker."""
 
     data: bytearray
     count: int

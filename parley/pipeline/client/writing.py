@@ -347,7 +347,9 @@ async def _partition_count(client: Client, topic: str) -> int:
 
 
 def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """Return the rows with the columns of records and ``topic`` only. Raises ValueError."""
+    """Return the rows with only the columns that records have, and ``topic``. Raises ValueError if a column is missing
+    or has a wrong type.
+    """
     columns: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names if name in _COLUMNS}
     if "value" not in columns:
         raise ValueError(f"column 'value' is missing. Columns: {', '.join(rows.schema.names)}")

@@ -207,7 +207,7 @@ class ConfigDef:
         return values
 
     def validate(self, given: Mapping[str, Any]) -> list[ConfigValue]:
-        """Return every key with its value and its errors."""
+        """Return every key with its value and its errors. Raises nothing: all problems are in the result."""
         found = {name: self._judge(key, given) for name, key in self.keys.items()}
         values = {name: one.value for name, one in found.items()}
         for name, key in self.keys.items():

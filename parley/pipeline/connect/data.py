@@ -232,7 +232,7 @@ class Struct:
         self.values[name] = value
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """Return the field's value; ``otherwise`` if the schema has no such field."""
+        """Return the field's value like ``struct[name]``; ``otherwise`` if the schema has no such field."""
         return self[name] if self.schema.field(name) else otherwise
 
     def without_default(self, name: str) -> Any:

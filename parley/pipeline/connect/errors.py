@@ -13,19 +13,21 @@ from parley.pipeline.service.errors import ServiceError
 
 
 class ConnectError(ServiceError):
-    """A connector or the runtime cannot continue. The message says why, and what to do."""
+    """Raised if a connector or the runtime cannot continue. The message says why, and what to do."""
 
 
 class RetriableError(ConnectError):
-    """A call failed, but may succeed later without any change."""
+    """Raised if a call failed, but may succeed later without any change."""
 
 
 class DataError(ConnectError):
-    """A value does not fit its schema, or a converter does not accept the bytes."""
+    """Raised if a value does not fit its schema, or if a converter does not accept the bytes."""
 
 
 class ConfigError(ConnectError):
-    """The configuration is invalid. ``messages`` are all problems of one key, or of the whole configuration."""
+    """Raised if the configuration is invalid. ``messages`` are all problems of one key, or of the whole
+    configuration.
+    """
 
     def __init__(self, *messages: str) -> None:
         super().__init__("; ".join(messages))

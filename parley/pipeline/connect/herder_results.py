@@ -76,7 +76,7 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorInfo:
-    """A connector's configuration."""
+    """A connector: its configuration, its tasks and its kind."""
 
     name: str
     config: Config

@@ -1,8 +1,8 @@
 """The Spark format ``parley``: chooses the reader or writer for the options.
 
 ``CREATE TABLE ... USING parley`` is rejected: Spark stores the options of such a table, but does not pass them to a
-source in Python. Spark asks for the columns when it creates the table, unless the statement names them. Then the
-options are those of the table, including ``provider`` and ``option.<name>``.
+source in Python. Spark requests the columns when it creates the table, unless the statement names them. In that call,
+the options are those of the table, including ``provider`` and ``option.<name>``.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class SourceOptions:
     chosen: Chosen
     start: Position
     end: Position
-    """Only for batch queries."""
+    """The position at which a batch query ends. A streaming query does not use it."""
     later_than_all: Extreme | None
     """What to use if all records are before the starting timestamp: LATEST, or None for an error."""
     isolation: Isolation

@@ -10,8 +10,8 @@ Rules:
 * A loss is never silent: with ``failOnDataLoss`` the query fails, and the text says what is lost. Without it, each loss
   is a warning.
 * With the option ``pushFilters``, filters narrow what a batch fetches (``pushdown``). Spark passes none to streams.
-* The end position of batch 0 contains its start (``_beginning``): Spark stores only the ends of batches, and asks for
-  the start again after a restart, when ``latest`` is another offset.
+* The end position of batch 0 contains its start (``_beginning``): Spark stores only the ends of batches, and
+  requests the start again after a restart, when ``latest`` is another offset.
 """
 
 from __future__ import annotations

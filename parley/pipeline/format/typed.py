@@ -2,9 +2,9 @@
 
 Rules:
 
-1. The driver asks the registry for the reader's schema once, when a query is planned: its latest version, or the one
+1. The driver gets the reader's schema from the registry once, when a query is planned: the latest version, or the one
    that ``valueSchemaVersion`` names. It is the type of the column until the query is started again.
-2. Tasks ask for the schema of each id in the data, and read the data into the reader's schema.
+2. Tasks get the schema of each id in the data from the registry, and read the data into the reader's schema.
 3. A value that cannot be read exactly fails the task (``mode`` FAILFAST) or is null (PERMISSIVE); the text names
    topic, partition and offset, and never the value.
 4. The sink registers the schema of a column on the driver, before the first task runs.

@@ -1,7 +1,7 @@
 """Turns records into rows: the columns of a loaded topic.
 
-By default the columns are those of Spark's Kafka source, with keys and values as bytes. A ``Layout`` says how keys and
-values are read, and into which columns they go:
+By default the columns are those of Spark's Kafka source, with keys and values as bytes. A ``Layout`` decides how keys
+and values are read, and into which columns they go:
 
 - ``binary``, ``string`` (UTF-8), ``base64``: one column.
 - ``json``: a struct of the schema's fields. A field that the record lacks is null. Fields outside the schema are

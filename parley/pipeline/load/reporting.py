@@ -1,6 +1,7 @@
 """Reports the progress of a load in the topic ``parley-loads`` (``progress_topic``).
 
-A load needs no additional permissions: if it may not create or write the topic, it runs without reporting.
+A load needs no additional permissions: if it is not authorized to create the topic or to write to it, it runs without
+reporting.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads values of records by their schema, from JSON or Avro, into columns. Pure decisions, no I/O.
 
-JSON has no types for some values, so the schema says what a string or number means: a timestamp (ISO 8601, or
+JSON has no types for some values, so the schema decides what a string or number means: a timestamp (ISO 8601, or
 milliseconds), a date, a decimal, bytes (base64). The result must be an exact value of its column
 (``parley.pipeline.values.exact``), as in Connect's sinks: 5.5 is not an integer, and 5 is not a string.
 """

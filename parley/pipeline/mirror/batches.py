@@ -1,7 +1,7 @@
 """Prepares the batches of a source's log for the target, without decoding them if possible.
 
 A batch is copied unchanged if its header shows that it has no gap. The following batches are decoded and built again
-with the same codec: compacted batches (a producer may not leave gaps), messages in old formats, batches with
+with the same codec: compacted batches (a producer must not leave gaps), messages in old formats, batches with
 LogAppendTime (only a broker may write them), the first batch if the copy begins inside it, and consecutive small
 batches, which are joined. Transaction markers are not copied; with READ_COMMITTED, neither are aborted records.
 Transactions are not copied either: on the target, their records are ordinary records.

@@ -1,6 +1,6 @@
 """Translates offsets of a source's partition to the target's, by the offset syncs (KIP-382, KIP-656, KIP-894).
 
-A sync says that record ``u`` of the source is record ``d`` of the target. Between two syncs with the same distance
+A sync means that record ``u`` of the source is record ``d`` of the target. Between two syncs with the same distance
 ``u - d``, every record was copied, because the target has the source's records in order. Such syncs form one run, in
 which every offset is translated exactly. Between two runs, some unknown records were not copied (markers of
 transactions, aborted or compacted records). An offset there is translated to the offset after the end of the run before

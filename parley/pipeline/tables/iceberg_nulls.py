@@ -1,4 +1,4 @@
-"""Makes pyiceberg write null where a list or a map is null.
+"""Makes pyiceberg write null for a list or a map that is null.
 
 Pyiceberg rebuilds lists and maps of structs from their offsets before it writes them, and so writes an empty list for
 null (https://github.com/apache/iceberg-python/issues/3833). It does the same when it reads.

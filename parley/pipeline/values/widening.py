@@ -2,8 +2,8 @@
 
 - ``widened`` returns the type that the column needs: int8 -> ... -> int64 -> double or decimal, float32 -> float64,
   more digits of a decimal, finer units of times, more fields of a struct; the same inside lists, maps and structs.
-- ``is_always_exact`` says whether every value of the old type is a value of the new type. If not (int64 -> double), the
-  caller must check the stored values.
+- ``is_always_exact`` returns True if every value of the old type is a value of the new type. If not (int64 -> double),
+  the caller must check the stored values.
 - A column, or a part of it, that has contained only nulls has the type ``UNKNOWN``. ``settled`` decides what becomes of
   it.
 

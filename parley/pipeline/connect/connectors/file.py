@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileStreamSourceTask(SourceTask):
-    """Reads whole lines, starting at the stored position. A last line is read once it ends with a newline."""
+    """Reads whole lines, starting at the stored position. The last line is read only when it ends with a newline."""
 
     version = _VERSION
 

@@ -36,7 +36,7 @@ from parley.pipeline.durable_files import to_disk
 
 _NAME: Final = re.compile(r"[^+/]+\+[0-9]{1,10}\+[0-9]{1,19}\+(?P<end>[0-9]{1,19})\.parquet")
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
-"""Arrow's names of the stores where a rename is only a copy, and not always possible."""
+"""The stores, by Arrow's names, in which a rename is only a copy and not always possible."""
 _CODECS: Final = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
 
 

@@ -53,7 +53,7 @@ def table_keys(target: str, doc: str) -> ConfigDef:
 
 
 class RangeTask(ExactlyOnceSinkTask):
-    """A task with the configs of ``range_keys``."""
+    """Base class of tasks that write each range as one unit. Their configs include those of ``range_keys``."""
 
     version = "1.0"
     config_def: ClassVar[ConfigDef]

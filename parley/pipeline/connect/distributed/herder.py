@@ -81,7 +81,7 @@ class HerderSettings:
     """The URL at which other workers reach this worker's REST API, with a slash at the end."""
     cluster_id: str
     group_id: str = ""
-    """Empty for a standalone worker."""
+    """The id of the workers' group; empty for a standalone worker."""
     settle_ms: int = 10_000
     """How long a request waits for a rebalance to end before it is rejected."""
     max_delay_ms: int = 300_000

@@ -68,7 +68,7 @@ class Log(ABC):
 
     @abstractmethod
     async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write pairs of key and value, in this order within a partition. Raises KafkaError."""
+        """Append pairs of key and value, in this order within a partition. Raises KafkaError."""
 
     @abstractmethod
     async def read_to_end(self) -> None:

@@ -95,7 +95,7 @@ class StatusStore:
         await self._log.send([(_key(of), _value(status))])
 
     async def delete(self, name: str, tasks: Sequence[TaskId], *, whole: bool) -> None:
-        """Delete the states of tasks; with ``whole`` also the connector's state and topics."""
+        """Delete the states of these tasks and, with ``whole``, also the connector's state and topics."""
         gone: list[str | TaskId] = [*tasks, *([name] if whole else [])]
         records: list[Record] = [(_key(one), None) for one in gone]
         if whole:

@@ -46,7 +46,7 @@ class TaskSpec:
 
 
 class WorkerEvents(Protocol):
-    """The worker's reports to its herder."""
+    """The events that a worker reports to its herder, and the checks that it requests from the herder."""
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
         """Report the connector's new state. ``trace`` is the stack trace of a failure."""

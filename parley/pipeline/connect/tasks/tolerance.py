@@ -5,7 +5,7 @@ Rules:
 1. A ``RetriableError`` is retried for ``errors.retry.timeout``, with pauses that grow up to
    ``errors.retry.delay.max.ms``.
 2. A record that still fails ends the task with ``errors.tolerance=none``. With ``all`` it is skipped, after it is
-   logged and sent to the dead letter topic, if the connector's configuration says so.
+   logged and sent to the dead letter topic, if the connector's configuration requires this.
 3. Errors of a connector's own ``put`` or ``poll`` are not tolerated.
 """
 

@@ -1,7 +1,7 @@
 """Maps the column types of a database to the Arrow types of the values that they store exactly.
 
 Nested values are stored as JSON. SQLite has no decimals, so they are stored as text there. A timestamp is a moment in
-UTC, also in a column without a time zone. Columns of other types (a UUID, an address) get texts unchanged, and the
+UTC, even in a column without a time zone. Columns of other types (a UUID, an address) get texts unchanged, and the
 database parses or refuses them.
 """
 
@@ -60,7 +60,9 @@ class TextDecimal(sa.types.UserDefinedType[Decimal]):
 
 
 def sql_kind(kind: Any) -> Any:
-    """Return the Arrow type of a new column for values of an Arrow type. Nested values are stored as JSON."""
+    """Return the Arrow type that a new column gets for values of the Arrow type ``kind``. Nested values are stored as
+    JSON.
+    """
     if types.is_nested(kind):
         return JSON
     if types.is_timestamp(kind):
@@ -83,7 +85,7 @@ def sql_type(kind: Any, dialect: sa.Dialect) -> TypeEngine[Any]:
 def column_kind(kind: TypeEngine[Any], dialect: sa.Dialect) -> Any:
     """Return the Arrow type of the values that a column stores exactly; None if the column's type is unknown.
 
-    A timestamp is a moment in UTC, also in a column without a time zone.
+    A timestamp is a moment in UTC, even in a column without a time zone.
     """
     is_sqlite = dialect.name == "sqlite"
     if isinstance(kind, TextDecimal):

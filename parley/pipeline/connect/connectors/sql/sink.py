@@ -224,9 +224,9 @@ class SqlSinkTask(ExactlyOnceSinkTask):
     def _write(
         self, connection: sa.Connection, name: str, changes: Sequence[_Change], refusals: _Refusals, *, alone: bool
     ) -> None:
-        """Write rows in order. Consecutive rows with the same columns share a statement. Raises ConnectError.
+        """Apply the changes to one table, in order. Consecutive rows with the same columns share a statement.
 
-        Raises NeedsTableAlone if the table must be changed while other transactions may write to it.
+        Raises ConnectError, and NeedsTableAlone if the table must be changed while other transactions may write to it.
         """
         table = self._reflected(connection, name, alone)
         if table is None and not self._config["auto.create"]:

@@ -159,13 +159,16 @@ _WIDENING: Final[Mapping[str, Sequence[str]]] = {
 
 
 def _table_words(connection: sa.Connection, table: sa.Table) -> str:
-    """Quote the table's name for ``exec_driver_sql``."""
+    """Return the table's name, quoted for ``exec_driver_sql``."""
     return connection.dialect.identifier_preparer.format_table(table)
 
 
 def _quoted(connection: sa.Connection, name: str) -> str:
-    """Quote a name for ``exec_driver_sql``. (``sa.text`` would double a ``%`` again, and a colon would start a
-    parameter.)"""
+    """Return a name, quoted for ``exec_driver_sql``.
+
+    It must not be passed to ``sa.text``, which would double a ``%`` again, and in which a colon would start a
+    parameter.
+    """
     return connection.dialect.identifier_preparer.quote(name)
 
 
