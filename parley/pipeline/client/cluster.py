@@ -89,11 +89,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach a cluster, in a form that can be pickled. Raises ValueError if ``bootstrap`` is not a list of
-    addresses."""
+    """The settings to connect to a cluster, in a form that can be pickled. Raises ValueError if ``bootstrap`` is not a
+    list of addresses.
+    """
 
     bootstrap: str
-    """``host:port,host:port``, as Kafka's ``bootstrap.servers``."""
+    """``host:port,host:port``, as in Kafka's ``bootstrap.servers``."""
     client_id: str = "parley-pipeline"
     request_timeout_ms: int = 30_000
     """How long one request may take (``request.timeout.ms``)."""
@@ -132,8 +133,8 @@ class _Patience(NamedTuple):
 class Cluster:
     """A Kafka cluster, for callers without an event loop: each method blocks until it has its result.
 
-    ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. The first call connects. Every method
-    raises KafkaError, and RuntimeError after ``close``.
+    ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. The first call connects. Every method may
+    raise KafkaError. After ``close``, every method raises RuntimeError.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -186,7 +187,8 @@ class Cluster:
     def retry(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """Run ``work(client)`` like ``run``. If it raises a temporary error, run it again after a pause.
 
-        Raises the last error if ``work`` does not succeed within ``api_timeout_ms``, and permanent errors immediately.
+        Raises the last error after ``api_timeout_ms`` (an unknown topic: after a few seconds), and permanent errors
+        immediately.
         """
         return self._submit(lambda client: self._patiently(client, work)).result()
 
@@ -345,7 +347,9 @@ class Cluster:
         self._loop = loop
 
     def close(self) -> None:
-        """Close the connections and end the thread. Calls in progress and later calls fail. Idempotent."""
+        """Close the connections and end the thread. Calls in progress and later calls fail. Calling this again has no
+        effect.
+        """
         with self._lock:
             self._is_closed = True
             loop, thread, self._loop, self._thread, self._client = self._loop, self._thread, None, None, None

@@ -39,7 +39,7 @@ class TopicPartition(NamedTuple):
 
 
 class Isolation(IntEnum):
-    """Which records of transactions are read (``isolation.level``, KIP-98)."""
+    """The isolation level of a read: which records of transactions it returns (``isolation.level``, KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1

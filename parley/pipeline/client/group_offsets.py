@@ -52,7 +52,7 @@ async def committed(client: Client, group: str, *, stable: bool = False) -> dict
 
 
 async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
-    """Commit offsets. Returns the error code of each rejected offset."""
+    """Commit offsets of a group without members. Returns the error codes of rejected offsets, by partition."""
     kind = OffsetCommitRequest
     topics: dict[str, Any] = {}
     for place, one in offsets.items():

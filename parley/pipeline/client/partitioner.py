@@ -35,7 +35,9 @@ class Partitioner:
         self._written = first * sticky_bytes
 
     def assign(self, keys: Bytes, values: Bytes, partitions: int) -> npt.NDArray[np.int32]:
-        """Return the partition of each row."""
+        """Return the partition of each row. Rows without a key continue in the partition in which the last
+        call ended.
+        """
         chosen = np.remainder(np.frombuffer(hash_keys(keys), np.int64), partitions)
         if keys.nulls:
             keyless = np.flatnonzero(np.frombuffer(keys.nulls, np.uint8))

@@ -284,7 +284,7 @@ class Sender:
 
 
 def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
-    """Split a batch into ``parts`` batches with about equal numbers of records, and the same sequence numbers."""
+    """Split a batch into ``parts`` batches with about equal numbers of records, which keep their sequence numbers."""
     header = read_header(data)
     found = list(records(data))
     for begin, end in pairwise(len(found) * number // parts for number in range(parts + 1)):

@@ -197,7 +197,7 @@ class SourceTaskContext(Protocol):
 
 
 class SourceTask(Task):
-    """Reads a part of a source."""
+    """A task that reads a part of a source. The runtime writes the records that ``poll`` returns to their topics."""
 
     context: SourceTaskContext
 

@@ -75,7 +75,7 @@ class JavaDateFormat:
         self.pattern = pattern
 
     def format(self, moment: dt.datetime) -> str:
-        """Return a time in UTC as text."""
+        """Return a time as text, converted to UTC."""
         utc = moment.astimezone(dt.UTC)
         return "".join(_shown(letter, run, utc) if letter else run for letter, run in self._pieces)
 

@@ -75,7 +75,7 @@ class DeltaCommits:
         return columns
 
     def look_up(self, partitions: Sequence[int]) -> None:
-        """Read the next offsets of these partitions."""
+        """Read the next offsets of these partitions from the table's log into ``positions``."""
         if self._table is not None:
             found = {each: self._table.transaction_version(self._application(each)) for each in partitions}
             self.positions = {each: offset for each, offset in found.items() if offset is not None}

@@ -51,7 +51,9 @@ class IcebergCommits:
         return f"{self._table.location}/data"
 
     def look_up(self, partitions: Sequence[int]) -> None:
-        """Read the next offsets of these partitions. Raises LoadConflict if the table no longer has them."""
+        """Read the next offsets of these partitions into ``positions``. Raises LoadConflict if the table no longer has
+        them.
+        """
         self.positions = self._read(self._table, partitions)
 
     def begin(self, positions: Mapping[int, int]) -> None:

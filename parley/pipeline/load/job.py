@@ -46,7 +46,11 @@ class Commits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """The settings of a load."""
+    """The settings of a load. ``per_file`` is the maximum number of offsets in one file.
+
+    With ``accept_loss``, records that were deleted from the topic before they were loaded are left out. Otherwise they
+    are an error.
+    """
 
     connection: Connection
     topic: str

@@ -121,7 +121,9 @@ class Mirror:
         self._flushed_at = time.monotonic()
 
     def _finish(self, flow: Flow) -> None:
-        """Flush a flow for the last time."""
+        """Store a flow's progress for the last time, and its checkpoints and groups' offsets if the settings require
+        them.
+        """
         choices = flow.settings.choices
         if not choices.enabled:
             return

@@ -160,8 +160,8 @@ def register(
 ) -> Change:
     """Add a version, unless the subject already has the schema. Without a configured level, ``default`` applies.
 
-    ``number`` (the id) and ``version`` are given in mode IMPORT. Raises RegistryError: 409 if the schema is
-    incompatible with earlier versions.
+    ``number`` (the schema id) is given only in mode IMPORT. ``version``, if given, must be the next version, except in
+    that mode. Raises RegistryError: 409 if the schema is incompatible with earlier versions.
     """
     mode = _writable(state, subject)
     if number is not None and mode != "IMPORT":

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a subject."""
+    """A version of a subject: its number, and its schema with the schema's id."""
 
     subject: str
     version: int
@@ -46,7 +46,9 @@ class Version:
         return {**made, **{key: value for key, value in self.others.items() if key in ("metadata", "ruleSet")}}
 
     def record(self, *, deleted: bool = False) -> Record:
-        """Return the version's record in the topic."""
+        """Return the version's record in the topic. With ``deleted``, the record marks the version as
+        softly deleted.
+        """
         own = {"subject": self.subject, "version": self.version, "id": self.id, **self.others}
         return version_key(self.subject, self.version), packed({**own, **self.schema.as_json(), "deleted": deleted})
 

@@ -57,7 +57,7 @@ def parsed(schema: Schema, load: Loader) -> ParsedJson:
 
 
 def canonical(schema: Schema) -> str:
-    """Return the schema's text without white space. Keep the order of keys, as Java's library does.
+    """Return the schema's text without white space. The keys keep their order, as in Java's library.
 
     Raises BadSchema if a number in it is not finite: other clients could not parse the text.
     """

@@ -76,7 +76,7 @@ class Schema:
     references: tuple[Reference, ...] = ()
 
     def with_text(self, text: str) -> Schema:
-        """Return the same schema in another notation."""
+        """Return this schema, written as ``text``."""
         return replace(self, text=text)
 
     @classmethod

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME: Final = "default.proto"
 _SECONDS: Final = 20.0
 _UNNAMED: Final = re.compile(r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?""", re.DOTALL)
-"""Comments and strings. An unclosed one ends with the text or the line, so the search never starts over."""
+"""Matches comments and strings. An unclosed one ends with the text or the line, so one pass over the text is enough."""
 _NAME: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _KEYWORDS: Final = frozenset(
     {

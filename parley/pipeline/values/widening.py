@@ -189,8 +189,8 @@ def _wider_integer(kind: Any, value: Any, declared: Any, fractions: Fractions) -
 def _decimal_for(whole_digits: int, scale: int, value: Any) -> Any:
     """Return a decimal type for the number, with at least ``scale`` digits after the point.
 
-    It has ``whole_digits`` digits before the point if they fit. Raises DoesNotFit if the number itself has more than
-    ``DIGITS_MAX`` digits.
+    It has at least ``whole_digits`` digits before the point if they fit. Raises DoesNotFit if the number itself has
+    more than ``DIGITS_MAX`` digits.
     """
     number = number_of(value)
     if number is not None:

@@ -42,7 +42,7 @@ def range_keys(target: str, doc: str) -> ConfigDef:
 
 
 def table_keys(target: str, doc: str) -> ConfigDef:
-    """Return ``range_keys`` and the configs of ``TableTask``."""
+    """Return the configs of ``TableTask``, including those of ``range_keys``, with the same arguments."""
     return (
         range_keys(target, doc)
         .define("partition.columns", LIST, [])

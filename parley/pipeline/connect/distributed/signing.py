@@ -40,7 +40,9 @@ DEFAULT_RULES: Final = SigningRules()
 
 
 def new_key(now_ms: int, rules: SigningRules = DEFAULT_RULES) -> SessionKey:
-    """Return a new key."""
+    """Return a new random key, created at ``now_ms`` (ms since 1970), of the length and for the algorithm
+    in the rules.
+    """
     bits = rules.key_bits or _KEY_BITS[rules.key_algorithm]
     return SessionKey(secrets.token_bytes((bits + 7) // 8), rules.key_algorithm, now_ms)
 

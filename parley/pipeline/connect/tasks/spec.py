@@ -29,7 +29,7 @@ _TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task to run."""
+    """A task to run: its id, its configurations with resolved references, and how it writes."""
 
     id: TaskId
     tasks: int
