@@ -71,9 +71,13 @@ NO_DEFAULT: Final = _NoDefault()
 """The default of a required key."""
 
 Validator = Callable[[str, Any], None]
-"""Called with the key's name and a typed value; raises ConfigError if the value is not allowed."""
+"""A function that checks a value. Called with the key's name and the typed value; raises ConfigError if it is not
+allowed.
+"""
 Recommender = Callable[[str, Mapping[str, Any]], Sequence[Any]]
-"""Called with the key's name and all values. Returns the values to choose from; empty if any is allowed."""
+"""A function that recommends values. Called with the key's name and the values of all keys; returns the values to
+choose from, or an empty list if any is allowed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,10 +116,11 @@ class SourceConnector(Connector):
         return [self.props]
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
-        """Return True if each record reaches its topic once when the runtime stores offsets with the records (KIP-618).
+        """Return True if each record reaches its topic exactly once, provided that the runtime stores offsets together
+        with the records (KIP-618).
 
-        This is the case if reading the source again from any stored offset yields the same records. None means that
-        the connector does not know.
+        This requires that reading the source again from any stored offset yields the same records. None means that the
+        connector does not know.
         """
         return None
 
@@ -210,10 +211,10 @@ class SourceTask(Task):
         """Return the next records; None or an empty list if there are none now."""
 
     def commit_record(self, record: SourceRecord) -> None:
-        """Called when the record is in its topic, or was dropped (by a filter, or as a tolerated error)."""
+        """Process the fact that a record is in its topic, or was dropped (by a filter, or as a tolerated error)."""
 
     def commit(self) -> None:
-        """Called when all polled records are in their topics, and the offsets are stored."""
+        """Process the fact that all polled records are in their topics, and that their offsets are stored."""
 
 
 # ---- sinks ----------------------------------------------------------------------------------------------------------
@@ -305,7 +306,7 @@ class SinkTask(Task):
         """Start the task with one of the configurations that the connector's ``task_configs`` returned."""
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        """Called with new partitions, before their first records."""
+        """Prepare for new partitions. Called before their first records."""
 
     @abstractmethod
     def put(self, records: Sequence[SinkRecord]) -> None:
@@ -321,7 +322,7 @@ class SinkTask(Task):
         return offsets
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Called with revoked partitions. No more of their records follow."""
+        """Release what belongs to revoked partitions. No more of their records follow."""
 
 
 class ExactlyOnceSinkTask(SinkTask):

@@ -212,7 +212,9 @@ class Struct:
     __slots__ = ("schema", "values")
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Raises DataError if ``schema`` is not the schema of a struct, or a value does not fit it."""
+        """Create a struct with these values of fields. Raises DataError if ``schema`` is not that of a struct, or a
+        value does not fit.
+        """
         if schema.type is not SchemaType.STRUCT:
             raise DataError(f"A struct needs the schema of a struct, not {schema!r}.")
         self.schema = schema

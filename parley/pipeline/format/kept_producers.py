@@ -26,7 +26,9 @@ from parley.pipeline.client.writing import Producer, Writing
 
 KEPT_MAX: Final = 16
 IDLE_S: Final = 600.0
-"""The default of ``spark.kafka.producer.cache.timeout`` in Spark's connector."""
+"""How long a producer may wait for a user: the default of ``spark.kafka.producer.cache.timeout`` in Spark's
+connector.
+"""
 
 
 @dataclass(frozen=True, slots=True)

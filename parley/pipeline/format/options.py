@@ -34,7 +34,9 @@ _POLL_TIMEOUT_MS: Final = 120_000
 _API_TIMEOUT_MS: Final = 60_000
 _MAX_DELAY_MS: Final = 15 * 60_000
 _TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
-"""The maximum that brokers allow by default, because a task's transaction is open while its rows arrive."""
+"""The default transaction timeout: the longest that brokers allow by default, because a task's transaction is open
+while its rows arrive.
+"""
 
 _REFUSED_AS_SPARK: Final = {
     "auto.offset.reset": "set the start with 'startingOffsets', and the behavior at data loss with 'failOnDataLoss'",

@@ -46,7 +46,9 @@ class RequestedColumn:
     subject: str
     version: int | None
     is_pinned: bool
-    """True if a version is named, or ``latest``: the sink then writes with that version and registers none."""
+    """True if the options name a version, or ``latest``. The sink then writes with that version and registers no
+    schema.
+    """
     is_permissive: bool
 
 

@@ -38,7 +38,9 @@ COMPILED_MAX: Final = 20
 """The maximum number of stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, out of the minute
 that a change may take."""
 SCHEMA_CHARACTERS_MAX: Final = 900_000
-"""A longer text is not parsed: it could hardly be stored."""
+"""The maximum length of a schema's text. A longer text is not parsed, because it could hardly be stored in
+one record.
+"""
 RECORD_BYTES_MAX: Final = 1_048_000
 """The maximum size of a version's record in the topic: by default, brokers accept batches of up to 1,048,588 bytes. The
 canonical text may be longer than the given one, and JSON escapes its line breaks and quotes."""

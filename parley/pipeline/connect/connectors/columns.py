@@ -52,7 +52,7 @@ _SOURCE: Final[Mapping[str, Any]] = {
     "kafka_timestamp": pa.timestamp("ms", "UTC"),
 }
 _NULL_FOLDERS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
-"""Values of partition columns that readers take for null."""
+"""Values of partition columns that readers interpret as null."""
 
 
 class Refused(DataError):

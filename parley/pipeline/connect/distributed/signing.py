@@ -26,11 +26,11 @@ _KEY_BITS: Final = {"HmacSHA256": 256, "HmacSHA384": 384, "HmacSHA512": 512}
 
 @dataclass(frozen=True, slots=True)
 class SigningRules:
-    """How a worker creates keys and signs requests, and which signatures it accepts (``inter.worker.*``)."""
+    """The rules by which a worker creates keys, signs requests and accepts signatures (``inter.worker.*``)."""
 
     key_algorithm: str = _ALGORITHM
     key_bits: int | None = None
-    """None means the length of the algorithm's digest."""
+    """The length of a key in bits; None means the length of the algorithm's digest."""
     algorithm: str = _ALGORITHM
     accepted: tuple[str, ...] = (_ALGORITHM,)
     key_ttl_ms: int = KEY_TTL_MS

@@ -18,7 +18,7 @@ from parley.pipeline.connect.records import SourceRecord
 
 
 class Verdict(Enum):
-    """What to do with the open transaction. The offsets of an aborted transaction are stored nevertheless."""
+    """The decision about the open transaction. The offsets of an aborted transaction are stored nevertheless."""
 
     CONTINUE = "continue"
     COMMIT = "commit"

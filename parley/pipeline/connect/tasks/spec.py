@@ -16,8 +16,9 @@ from parley.protocol.security.client_security import NO_SECURITY, SecurityProper
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:
-    """How a source task writes exactly once: its transactional id, its offsets topic, and the generation of
-    its tasks."""
+    """The settings of a source task that writes exactly once: its transactional id, its offsets topic, and the
+    generation of its tasks.
+    """
 
     transactional_id: str
     offsets_topic: str

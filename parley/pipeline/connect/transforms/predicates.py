@@ -17,7 +17,7 @@ def _whole_name(name: str, value: Any) -> None:
 
 
 class TopicNameMatches(Predicate):
-    """True if the whole topic name matches a regular expression."""
+    """Matches a record if its whole topic name matches a regular expression."""
 
     config_def = (
         ConfigDef()
@@ -34,7 +34,7 @@ class TopicNameMatches(Predicate):
 
 
 class HasHeaderKey(Predicate):
-    """True if the record has a header with the given name."""
+    """Matches a record if it has a header with the given name."""
 
     config_def = ConfigDef().define("name", STRING, importance=MEDIUM, validator=non_empty).doc("The header name.")
 
@@ -43,7 +43,7 @@ class HasHeaderKey(Predicate):
 
 
 class RecordIsTombstone(Predicate):
-    """True if the record has no value."""
+    """Matches a record if it has no value."""
 
     def test(self, record: ConnectRecord) -> bool:
         return record.value is None

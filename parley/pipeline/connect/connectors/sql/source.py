@@ -131,7 +131,9 @@ class SqlSourceTask(SourceTask):
         return None
 
     def _next(self, table: _Table) -> list[_Read]:
-        """Return the next rows of a table with their offsets; none if the table is read to its end or not due."""
+        """Return the next rows of a table with their offsets; an empty list if the table is read to its end, or not due
+        yet.
+        """
         if table.rows is None:
             if time.monotonic() < table.due_s:
                 return []
