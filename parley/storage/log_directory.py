@@ -96,10 +96,14 @@ class Contents:
         """Return True if the files of a deleted log of the partition still exist."""
         topic, index = partition
         suffix = f"-{index}"
-        return any(
-            stem.endswith(suffix) and topic.startswith(stem[: -len(suffix)])
-            for stem in (path.name.rpartition(".")[0] for path in self.deleted)
-        )
+        for path in self.deleted:
+            stem = path.name.rpartition(".")[0]
+            is_shortened = len(path.name) == NAME_MAX  # in a shorter name, foo is not the beginning of foobar
+            if stem == topic + suffix:
+                return True
+            if is_shortened and stem.endswith(suffix) and topic.startswith(stem[: -len(suffix)]):
+                return True
+        return False
 
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:

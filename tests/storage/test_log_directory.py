@@ -27,6 +27,7 @@ from parley.storage.clean_shutdown import (
     write_marker,
 )
 from parley.storage.log_directory import (
+    Contents,
     DirectoryInUse,
     LogDirectory,
     Mark,
@@ -336,6 +337,15 @@ def test_deleted_names_fit_and_are_recognized(topic: str, partition: int, seed: 
     assert f"-{partition}." in name
     assert name.endswith("-delete")
     assert parse_partition_name(name) is None
+
+
+@given(topics, st.integers(0, 2**31 - 1), st.integers())
+def test_the_files_of_a_deleted_partition_are_found_by_its_name(topic: str, partition: int, seed: int) -> None:
+    aside = Path(set_aside_name(partition_name(topic, partition), Random(seed), Mark.DELETE))
+    contents = Contents({}, [aside], {})
+    assert contents.has_deleted((topic, partition))
+    assert not contents.has_deleted((topic, partition + 1))
+    assert contents.has_deleted((f"{topic}bar", partition)) == (len(aside.name) == 255), "only if the name is shortened"
 
 
 def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
