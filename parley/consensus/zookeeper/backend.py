@@ -203,7 +203,7 @@ class ZookeeperBackend(Backend):
         if found.dead:
             self._sweep(found.dead)
         entries = tuple(stored.entry() for stored in found.stored)
-        return Page(entries[:limit], entries[limit - 1].key if found.more and len(entries) >= limit else None)
+        return Page(entries, entries[-1].key if found.more else None)
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         return TxnResult((await self._apply(checks, ops)).revisions)

@@ -189,7 +189,9 @@ class Reader:
             more = count is not None and count < len(wanted)
             if limit is None or not more or len(alive) >= limit:
                 dead = [each.key for each in there if each.owner is not None and each.owner not in view.sessions]
-                return Range(alive, view.position, more, dead)
+                # A key that was dead at first may be alive now, so that there are more than asked for.
+                more = more or (limit is not None and len(alive) > limit)
+                return Range(alive[:limit], view.position, more, dead)
             count = len(chosen) + limit - len(alive)
 
 
