@@ -214,24 +214,29 @@ def tls_servers(authority: Authority) -> Iterator[EtcdServers]:
         yield servers
 
 
-async def test_tls_with_a_client_s_certificate(tls_servers: EtcdServers, authority: Authority, tmp_path: Path) -> None:
+async def test_tls_with_a_client_s_certificate(
+    tls_servers: EtcdServers, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ca = authority.folder / "ca.crt"
     cert, key = authority.issue("parley")
     good = f"{tls_servers.url}/tls?ca-file={ca}&cert-file={cert}&key-file={key}"
     async with EtcdBackend.from_url(good) as client:
         await client.put("a", b"1")
         identity = client.identity
+    by_system = f"{tls_servers.url}/tls?tls=true&cert-file={cert}&key-file={key}"
     stranger_cert, stranger_key = Authority.make(tmp_path / "strangers").issue("stranger")
     for bad in (
-        f"{tls_servers.url}/tls?tls=true&cert-file={cert}&key-file={key}",
+        by_system,
         f"{tls_servers.url}/tls?ca-file={ca}&cert-file={stranger_cert}&key-file={stranger_key}",
     ):
         with pytest.raises(Unavailable):
             await EtcdBackend.from_url(bad).open()
     with pytest.raises(WrongStore):
         await EtcdBackend.from_url(good).open(expect_identity="another")
-    async with EtcdBackend.from_url(good) as client:
-        assert client.identity == identity
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca))  # the authority of the operating system
+    for url in (good, by_system):
+        async with EtcdBackend.from_url(url) as client:
+            assert client.identity == identity
 
 
 async def test_a_certificate_s_name_is_the_user(tls_servers: EtcdServers, authority: Authority) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
@@ -18,6 +21,8 @@ PREFIX_BYTES_MAX = 200
 EXPECTED = (
     "etcd://host:port[,host:port...][/prefix][?user=...&password-file=...&ca-file=...&cert-file=...&key-file=...]"
 )
+_HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+", re.ASCII)
+"""The file names that OpenSSL reads in a folder of authorities."""
 _OPTIONS = ("user", "password-file", "tls", "ca-file", "cert-file", "key-file")
 
 
@@ -80,7 +85,8 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
 
 
 def read_secrets(address: Address) -> Secrets:
-    """Read the files that an address names. Raises BadConfig if one cannot be read."""
+    """Read the files that an address names, or the authorities of the operating system. Blocks. Raises BadConfig if one
+    cannot be read, or if there are no authorities."""
 
     def read(path: Path | None) -> bytes | None:
         try:
@@ -89,7 +95,24 @@ def read_secrets(address: Address) -> Secrets:
             raise BadConfig(f"cannot read a file that coordination.url names: {error}") from error
 
     password = (read(address.password_file) or b"").decode("utf-8", "replace").rstrip("\r\n")
-    return Secrets(password, read(address.ca_file), read(address.cert_file), read(address.key_file))
+    ca = _system_authorities() if address.tls and address.ca_file is None else read(address.ca_file)
+    return Secrets(password, ca, read(address.cert_file), read(address.key_file))
+
+
+def _system_authorities() -> bytes:
+    """Return the authorities of the operating system, as PEM. gRPC by itself would trust a list of its own."""
+    context, folder = ssl.create_default_context(), ssl.get_default_verify_paths().capath
+    for path in Path(folder).iterdir() if folder else ():  # OpenSSL reads these only when it needs them
+        if _HASHED.fullmatch(path.name):
+            with suppress(OSError):  # as in OpenSSL, an unusable file is ignored
+                context.load_verify_locations(path)
+    found = context.get_ca_certs(binary_form=True)
+    if not found:
+        raise BadConfig(
+            "an etcd address uses TLS without ca-file, but the operating system has no certificate authorities: "
+            "install them (usually the package ca-certificates), or add ca-file"
+        )
+    return "".join(map(ssl.DER_cert_to_PEM_cert, found)).encode()
 
 
 def _given(url: str, options: Mapping[str, object]) -> dict[str, str]:
