@@ -17,7 +17,7 @@ from dataclasses import field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 from urllib.request import Request
 
@@ -130,7 +130,7 @@ class ClientCredentials:
         while True:
             try:
                 return self._fetch()
-            except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
+            except (OSError, HTTPException) as error:
                 reason = error.code if isinstance(error, HTTPError) else getattr(error, "reason", None) or error
                 is_final = isinstance(error, HTTPError) and error.code < 500
                 if is_final or time.monotonic() - begun + wait_s > self.backoff_max_s:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.request import Request
@@ -17,6 +19,7 @@ import pytest
 from parley.protocol.security.http_requests import fetch
 from parley.protocol.security.logins import LoginRefused
 from parley.protocol.security.tokens import ClientCredentials, FileTokens, FreshTokens, UnsecuredTokens
+from tests.support.certificates import Authority
 from tests.support.ports import free_port
 
 Asked = list[tuple[str, str]]
@@ -121,6 +124,32 @@ def test_a_refusal_is_final_and_shows_no_secret(status: int, body: str) -> None:
 def test_an_endpoint_that_cannot_be_reached() -> None:
     with pytest.raises(LoginRefused, match=r"returned no token: .*refused"):
         credentials(f"http://127.0.0.1:{free_port()}/token")()
+
+
+def test_an_endpoint_that_refuses_a_client_without_a_certificate(tmp_path: Path) -> None:
+    """With TLS 1.3 the client sees the refusal only when it reads the response."""
+    root = Authority()
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=root.pem)
+    serving.verify_mode = ssl.CERT_REQUIRED
+    serving.load_cert_chain(root.issue("endpoint", "127.0.0.1").write_pem(tmp_path / "endpoint.pem"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            accepted, _ = server.accept()
+            with serving.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False) as connected:
+                with suppress(ssl.SSLError):
+                    connected.do_handshake()
+                while socket.socket.recv(connected, 4096):  # a connection that is closed too soon is reset
+                    pass
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        try:
+            given = credentials(f"https://127.0.0.1:{server.getsockname()[1]}/token", patience_s=0)
+            with pytest.raises(LoginRefused, match=r"returned no token: TLSV13_ALERT_CERTIFICATE_REQUIRED"):
+                replace(given, tls=ssl.create_default_context(cadata=root.pem))()
+        finally:
+            thread.join()
 
 
 async def test_a_token_is_kept_while_it_is_fresh() -> None:
