@@ -99,7 +99,11 @@ class StoreInCharge(Backend):
         close the store.
         """
         await self.backend.open(expect_identity=expect_identity)
-        await self.refresh()
+        try:
+            await self.refresh()
+        except BaseException:
+            await self.backend.close()
+            raise
 
     async def close(self) -> None:
         await self.backend.close()

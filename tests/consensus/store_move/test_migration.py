@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.consensus.backend import ABSENT, PRESENT, Backend, Check, Entry, Put, Revision
-from parley.consensus.errors import CannotMove, CoordinationError, Fenced, Moved, SessionLost, WrongStore
+from parley.consensus.errors import CannotMove, Closed, CoordinationError, Fenced, Moved, SessionLost, WrongStore
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.groups import Groups
@@ -211,6 +211,16 @@ async def test_a_store_that_has_moved_refuses_writes(stores: Stores) -> None:
     assert await content(asleep) == before
     awake = await find_successor(asleep, stores.backend_at)
     assert (await KeyValue(awake).get("k")).value == b"1"  # type: ignore[union-attr]
+
+
+async def test_a_store_that_has_moved_does_not_stay_open_if_it_cannot_be_used(stores: Stores) -> None:
+    old, new = stores.new(), stores.new()
+    await (await driver(stores, old, new)).migration.run()
+    backend = await stores.backend_at(old)
+    with pytest.raises(Moved):
+        await StoreInCharge(backend, old).open()
+    with pytest.raises(Closed):
+        await backend.get("k")
 
 
 async def test_writers_wait_while_the_store_is_frozen_and_go_on_when_the_move_is_given_up(stores: Stores) -> None:
