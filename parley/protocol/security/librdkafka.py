@@ -8,6 +8,7 @@ librdkafka, and librdkafka's other settings, are kept.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -35,6 +36,10 @@ _TLS: Final = (
 )
 _LOGIN: Final = "sasl.jaas.config"
 _OF_LOGIN: Final = (_LOGIN, "sasl.login.callback.handler.class")
+
+_LASTING_S: Final = 3600
+"""The lifetime in seconds of a token that does not expire, as librdkafka is told, because it requires one. It fetches
+the next token before this time is over."""
 
 Settings = dict[str, Any]
 """Settings of librdkafka: strings, and the callback for tokens."""
@@ -99,6 +104,9 @@ def _callback(tokens: TokenSource) -> Callable[[str], tuple[str, float, str, dic
 
     def token(_: str) -> tuple[str, float, str, dict[str, str]]:
         found = asyncio.run(tokens.token())
-        return found.value, expiry_of(found.value) or 0.0, "", dict(found.extensions)
+        expires = expiry_of(found.value)
+        if expires is None:
+            expires = time.time() + _LASTING_S
+        return found.value, expires, "", dict(found.extensions)
 
     return token

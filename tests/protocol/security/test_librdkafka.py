@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,23 @@ def test_tokens_come_from_a_callback() -> None:
     assert token.count(".") == 2
     assert expires > 0
     assert extensions == {}
+
+
+def test_librdkafka_accepts_a_token_that_does_not_expire(tmp_path: Path) -> None:
+    """It waits in vain for another one if it is told that the token has expired."""
+    path = tmp_path / "token"
+    path.write_text("e30.e30.x")
+    found = librdkafka_settings(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.jaas.config": "OAuthBearerLoginModule required;",
+            "sasl.login.callback.handler.class": "OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": path.as_uri(),
+        }
+    )
+    assert found["oauth_cb"]("")[1] > time.time()
+    Producer(found)
 
 
 def test_librdkafkas_own_settings_are_kept() -> None:
