@@ -8,6 +8,7 @@ recognized by name; unknown classes are rejected. docs/security.md lists the key
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -174,7 +175,7 @@ def _tokens(module: LoginModule, properties: Mapping[str, str]) -> FreshTokens:
     from parley.protocol.security.tokens import FreshTokens  # imported here, because it is slow to import
 
     handler = properties.get("sasl.login.callback.handler.class", _UNSECURED_HANDLER).rpartition(".")[2]
-    window = float(properties.get("sasl.login.refresh.window.factor", "0.8"))
+    window = _window(properties.get("sasl.login.refresh.window.factor", "0.8"))
     fetch: Callable[[], str]
     if handler == _UNSECURED_HANDLER:
         fetch, prefix = _unsecured(module), "unsecuredLoginExtension_"
@@ -196,7 +197,9 @@ def _unsecured(module: LoginModule) -> UnsecuredTokens:
             case "unsecuredLoginStringClaim":
                 claims[claim] = value
             case "unsecuredLoginNumberClaim":
-                claims[claim] = float(value)
+                claims[claim] = _finite(value)
+                if claims[claim] is None:
+                    raise BadSecurity(f"the option {name} in sasl.jaas.config: expected a number")
             case "unsecuredLoginListClaim":
                 claims[claim] = value[1:].split(value[:1]) if value else []
     principal = module.options.get("unsecuredLoginPrincipalClaimName", "sub")
@@ -205,7 +208,12 @@ def _unsecured(module: LoginModule) -> UnsecuredTokens:
             f"an unsecured token needs the option unsecuredLoginStringClaim_{principal}; for a token of an issuer set "
             f"sasl.login.callback.handler.class to org.apache.kafka.common.security.oauthbearer.{_TOKEN_HANDLER}"
         )
-    return UnsecuredTokens(claims, int(module.options.get("unsecuredLoginLifetimeSeconds", "3600")))
+    lifetime = module.options.get("unsecuredLoginLifetimeSeconds", "3600")
+    if not lifetime.isdecimal():
+        raise BadSecurity(
+            "the option unsecuredLoginLifetimeSeconds in sasl.jaas.config: expected a whole number of seconds"
+        )
+    return UnsecuredTokens(claims, int(lifetime))
 
 
 def _endpoint(module: LoginModule, properties: Mapping[str, str]) -> Callable[[], str]:
@@ -239,6 +247,22 @@ def _endpoint(module: LoginModule, properties: Mapping[str, str]) -> Callable[[]
         backoff_max_s=_seconds(properties, "sasl.login.retry.backoff.max.ms", "10000"),
         encodes_header=properties.get("sasl.oauthbearer.header.urlencode", "").lower() == "true",
     )
+
+
+def _window(text: str) -> float:
+    window = _finite(text)
+    if window is None:
+        raise BadSecurity(f"sasl.login.refresh.window.factor={text}: expected a number such as 0.8")
+    return window
+
+
+def _finite(text: str) -> float | None:
+    """Return the number that a text is, or None if it is not one."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _seconds(properties: Mapping[str, str], key: str, default: str) -> float:

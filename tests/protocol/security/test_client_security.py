@@ -109,6 +109,19 @@ async def test_a_token_in_a_file(tmp_path: Path) -> None:
         (sasl("PLAIN", 'PlainLoginModule required password="marked";'), "needs the option username"),
         (sasl("PLAIN", 'PlainLoginModule required username="a" password="marked"'), "semicolon"),
         (sasl("OAUTHBEARER", f"{BEARER};"), "unsecuredLoginStringClaim_sub"),
+        (
+            sasl("OAUTHBEARER", f"{BEARER};", sasl_login_refresh_window_factor="80%"),
+            "sasl.login.refresh.window.factor=80%: expected a number",
+        ),
+        (sasl("OAUTHBEARER", f'{BEARER} unsecuredLoginNumberClaim_x="marked";'), "unsecuredLoginNumberClaim_x in sasl"),
+        (sasl("OAUTHBEARER", f'{BEARER} unsecuredLoginNumberClaim_x="nan";'), "unsecuredLoginNumberClaim_x in sasl"),
+        (
+            sasl(
+                "OAUTHBEARER",
+                f'{BEARER} unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="marked";',
+            ),
+            "unsecuredLoginLifetimeSeconds in sasl.jaas.config: expected a whole number of seconds",
+        ),
         (sasl("OAUTHBEARER", f"{BEARER};", sasl_login_callback_handler_class="a.B"), "expected OAuthBearerLogin"),
         (sasl("OAUTHBEARER", f"{BEARER};", sasl_login_callback_handler_class=ISSUER), "expected https"),
         (
