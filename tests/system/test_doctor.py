@@ -276,5 +276,7 @@ def test_apache_kafka(kafka: Kafka4) -> None:
     assert "metrics: Apache Kafka has them in JMX, which is not read" in reasons
     assert "coordination store: Apache Kafka has none" in reasons
     assert "certificates: this client does not use TLS" in reasons
-    assert "checks that require Parley's brokers: broker-unwell, client-throttled" in reasons
+    assert (
+        "checks that require Parley's brokers: broker-unwell, hosts-shared, hosts-too-few, client-throttled" in reasons
+    )
     assert len(found["not-examined"]) == 4
