@@ -63,11 +63,11 @@ def alter_source_offsets(
 ) -> str:
     """Store or delete offsets of a source; None deletes all. Returns the message for the user.
 
-    Raises BadRequest if the connector rejects the offsets, and HerderError if they cannot be stored.
+    Raises BadRequest if the connector rejects the offsets, and HerderError if they cannot be read or stored.
     """
-    wanted = [(partition, None) for partition, _ in store.all(name)] if offsets is None else list(offsets)
-    was_looked_at = _ask(connector, name, config, {str(at): one for at, one in enumerate(wanted)})
     try:
+        wanted = [(partition, None) for partition, _ in store.all(name)] if offsets is None else list(offsets)
+        was_looked_at = _ask(connector, name, config, {str(at): one for at, one in enumerate(wanted)})
         store.store(name, wanted)
     except ConnectError as error:
         raise HerderError(f"Failed to alter offsets for connector {name}: {error}") from error

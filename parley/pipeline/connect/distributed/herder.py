@@ -404,14 +404,18 @@ class Herder:
         await self._done(self._statuses.reset_topics(name))
 
     async def offsets(self, name: str) -> Offsets:
-        """Return the offsets of a connector (KIP-875). Raises NotFound."""
+        """Return the offsets of a connector (KIP-875). Raises NotFound, and HerderError if they cannot be read."""
         config = (await self.connector(name)).config
-        return await in_thread(self._worker.offsets, name, config)
+        try:
+            return await in_thread(self._worker.offsets, name, config)
+        except ConnectError as error:
+            raise HerderError(f"Failed to read offsets for connector {name}: {error}") from error
 
     async def alter_offsets(self, name: str, offsets: Offsets | None) -> str:
         """Change offsets of a stopped connector; None deletes all. Returns a message about the result.
 
-        Raises NotFound, and BadRequest if the connector is not stopped, or if it rejects the offsets.
+        Raises NotFound, BadRequest if the connector is not stopped, or if it rejects the offsets, and HerderError if
+        the offsets cannot be changed.
         """
         await self._settled()
         self._must_lead("alter or reset offsets")
@@ -421,7 +425,10 @@ class Herder:
         async with self._turn:
             info = await self._stopped(name)
             await self._running.stop_tasks_of(name)  # their last commit must not overwrite the new offsets
-            return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
+            try:
+                return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
+            except ConnectError as error:
+                raise HerderError(f"Failed to alter offsets for connector {name}: {error}") from error
 
     async def _stopped(self, name: str) -> ConnectorInfo:
         """Return the connector. Raises NotFound, or BadRequest if it is not stopped."""
