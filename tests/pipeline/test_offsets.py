@@ -36,7 +36,8 @@ def test_the_json_is_that_of_sparks_kafka_source() -> None:
 def test_a_new_partition_begins_at_its_first_offset() -> None:
     assert ranges({A: 5}, {A: 9, B: 4}, {B: 1}) == [Range(A, 5, 9), Range(B, 1, 4)]
     assert ranges({A: 5, B: 7}, {A: 5, B: 6}, {}) == []
-    assert new_rows({A: 5}, {A: 9, B: 4}) == 8
+    assert new_rows({A: 5}, {A: 9, B: 4}, {B: 1}) == 7
+    assert new_rows({A: 5, B: 7}, {A: 5, B: 6}, {}) == 0
 
 
 def test_a_limit_is_shared_in_proportion_and_starves_no_partition() -> None:
@@ -51,9 +52,9 @@ def test_a_limited_batch_moves_on_and_stays_in_its_bounds(todo: list[Range], lim
     start, latest = {one.partition: one.start for one in todo}, {one.partition: one.end for one in todo}
     end = limited(limit, start, latest, {})
     assert all(start[partition] <= end[partition] <= latest[partition] for partition in latest)
-    assert new_rows(start, end) <= limit + len(todo)
-    if new_rows(start, latest):
-        assert new_rows(start, end)
+    assert new_rows(start, end, {}) <= limit + len(todo)
+    if new_rows(start, latest, {}):
+        assert new_rows(start, end, {})
 
 
 @given(_ranges, st.none() | st.integers(1, 50), st.none() | st.integers(20_000, 10**6))

@@ -56,9 +56,9 @@ def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range
 # The size of a batch (Spark's admission control).
 
 
-def new_rows(start: Offsets, latest: Offsets) -> int:
-    """Return the number of offsets between two positions. New partitions are counted from offset 0."""
-    return sum(max(0, latest_offset - start.get(partition, 0)) for partition, latest_offset in latest.items())
+def new_rows(start: Offsets, latest: Offsets, earliest_of_new: Offsets) -> int:
+    """Return the number of offsets between two positions. New partitions are counted as by ``ranges``."""
+    return sum(map(len, ranges(start, latest, earliest_of_new)))
 
 
 def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offsets) -> dict[TopicPartition, int]:

@@ -211,7 +211,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
             return False
         now, last = self._monotonic(), self._last_batch
         waited = last is None or (now - last) * 1000 >= self._options.max_trigger_delay_ms
-        if not waited and new_rows(begin, end) < fewest:
+        if not waited and new_rows(begin, end, self._earliest(end.keys() - begin.keys())) < fewest:
             return True
         self._last_batch = now
         return False
