@@ -140,7 +140,13 @@ def _made(settings: Settings) -> Any:
 
 def _model(given: Any) -> Schema:
     references = tuple(Reference(one.name, one.subject, one.version) for one in given.references or ())
-    return Schema(SchemaType(given.schema_type or "AVRO"), given.schema_str, references)
+    try:
+        language = SchemaType(given.schema_type or "AVRO")
+    except ValueError:
+        raise RegistryRefused(
+            f"The schema registry returned a schema of type {given.schema_type}. Supported: {', '.join(SchemaType)}"
+        ) from None
+    return Schema(language, given.schema_str, references)
 
 
 def _confluents(schema: Schema) -> Any:
