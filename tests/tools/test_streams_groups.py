@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from confluent_kafka import Producer
@@ -16,6 +17,10 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.group_offsets import OffsetCommitRequest
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+from parley.tools.cli.groups.partition_selection import PartitionSelection
+from parley.tools.cli.groups.reset import Plan, Target
+from parley.tools.cli.streams_groups import changing
+from parley.tools.cli.streams_groups.changing import InternalTopics
 from parley.tools.cli.streams_groups.describing import is_internal
 from tests.broker.coordinators.groups.streams.bench import ids, said, subtopology, topology
 from tests.support.kafka_tools import output_of_tool
@@ -259,3 +264,19 @@ def test_internal_topics_have_the_names_that_kafka_streams_gives_them() -> None:
     names = ("app-a-changelog", "app-a-repartition", "app-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-03-topic")
     assert all(is_internal(name, "app") for name in names)
     assert not any(is_internal(name, "app") for name in ("app-changelog-2", "application-a-changelog", "a-changelog"))
+
+
+async def test_a_reset_reports_foreign_topics_and_failed_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changing, "describe_one", AsyncMock(return_value=Mock(error="", state="Empty")))
+    monkeypatch.setattr(changing, "committed_offsets", AsyncMock(return_value={}))
+    monkeypatch.setattr(changing, "_partitions", AsyncMock(return_value=[]))
+    monkeypatch.setattr(changing, "new_offsets", AsyncMock(return_value={}))
+    refused = Mock(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message="not allowed")
+    refused.name = "app-a-changelog"
+    client = Mock(send=AsyncMock(return_value=Mock(responses=[refused])))
+    plan = Plan(Target("to-earliest"), ("app",), PartitionSelection({}), execute=True, timeout_ms=1000)
+    (result,) = await changing.reset(client, plan, InternalTopics(("orders", "app-a-changelog")))
+    assert result.error == (
+        "Deleting internal topics of 'app' failed. These are not internal topics of the group: orders; "
+        "app-a-changelog: not allowed (TOPIC_AUTHORIZATION_FAILED)"
+    )

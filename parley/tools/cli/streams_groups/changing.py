@@ -145,7 +145,8 @@ async def _reset_one(client: Client, name: str, plan: Plan, internal: InternalTo
     topics = group.internal_topics() if internal.all else [each for each in internal.names if each not in refused]
     failed = await _delete_topics(client, topics, plan.timeout_ms)
     if refused:
-        failed = f"These are not internal topics of the group: {', '.join(refused)}"
+        not_internal = f"These are not internal topics of the group: {', '.join(refused)}"
+        failed = f"{not_internal}; {failed}" if failed else not_internal
     return Result(name, offsets, f"Deleting internal topics of '{name}' failed. {failed}" if failed else "")
 
 
