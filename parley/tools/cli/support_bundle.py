@@ -144,6 +144,8 @@ def _add_cluster(
     try:
         facts = snapshot(request)
         add_examination(contents, "cluster", facts, diagnosed(facts))
-        contents.add_data("topics.json", changed_settings(bootstrap, client, {each.topic for each in facts.partitions}))
+        settings = changed_settings(bootstrap, client, {each.topic for each in facts.partitions})
+        contents.add_data("topics.json", settings.changed)
+        contents.missing += settings.missing()
     except CommandError as error:
         contents.missing.append(f"the cluster: {error}")
