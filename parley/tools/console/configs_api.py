@@ -39,7 +39,8 @@ async def change(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     the cluster's warnings."""
     body = await request.object()
     wanted, removed = body.get("set", {}), body.get("remove", [])
-    if not isinstance(wanted, dict) or not all(isinstance(each, str) for each in [*wanted.values(), *removed]):
+    are_containers = isinstance(wanted, dict) and isinstance(removed, list)
+    if not are_containers or not all(isinstance(each, str) for each in [*wanted.values(), *removed]):
         raise HTTPException(400, "set must be an object with string values, and remove a list of names")
     entity = _entity(request)
     await configs.apply(view.client, entity, wanted, removed)

@@ -258,6 +258,8 @@ async def test_every_refusal_is_an_error_and_never_a_traceback(browser: Browser)
     assert (await browser.try_change("POST", "topics", {"name": 1})).status_code == 400
     assert (await browser.try_change("POST", "topics", {"name": "bad name", "partitions": 1})).status_code == 400
     assert (await browser.try_change("POST", "topics", ["x" * 2_000_000])).status_code == 413
+    for body in ({"set": 1}, {"remove": "ab"}, {"remove": None}, {"remove": 5}, {"remove": [5]}):
+        assert (await browser.try_change("PATCH", "configs/topic/any", body)).status_code == 400, body
     taken = await browser.try_change("POST", "quotas", {"entity": [], "quotas": {}})
     assert taken.status_code == 400
 
