@@ -87,16 +87,7 @@ class ClusterView:
 
     async def cluster(self) -> Any:
         """Return the brokers with their racks, including fenced brokers if the cluster supports that."""
-
-        async def read() -> Any:
-            try:
-                return await describe_cluster(self.client, fenced=True)
-            except KafkaError as error:
-                if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-                    raise
-                return await describe_cluster(self.client, fenced=False)
-
-        return await self.kept("cluster", read)
+        return await self.kept("cluster", lambda: describe_cluster(self.client, fenced=True))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
         """Return the end offset of every partition that has a leader."""
