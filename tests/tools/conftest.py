@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
+_STDERR = 2
 _LINES_OF_TESTS = re.compile(r"^%\d\|[^|]*\|[^|]*\|rdkafka#.*\n", re.MULTILINE)
 """The log lines of the tests' own clients, including those of earlier tests. The commands' clients do not use
 librdkafka's default client id."""
@@ -50,7 +52,9 @@ def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main(list(words))
-        out, err = capfd.readouterr()
+        # capfd reads at the offset at which librdkafka's threads also write: it would miss what their lines replace.
+        err = os.pread(_STDERR, os.fstat(_STDERR).st_size, 0).decode().lstrip("\0")
+        out, _ = capfd.readouterr()
         return Typed(ended.value.code if isinstance(ended.value.code, int) else 0, out, _LINES_OF_TESTS.sub("", err))
 
     return typed
