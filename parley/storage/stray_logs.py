@@ -64,7 +64,11 @@ class StrayLogs:
                 await self._set_aside(key, log, directory)
 
     async def choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
-        """If the partition has several logs, make the log of this topic the current one and set the others aside."""
+        """If the partition has several logs, make the log of this topic the current one, and set the others aside.
+
+        If none belongs to the topic, the current log stays. A log that cannot be set aside is only reported in the
+        broker's log.
+        """
         twins = self._locations.twins(key)
         right = next((twin for twin in twins if twin[1].topic_id == topic_id), None)
         if right is not None:

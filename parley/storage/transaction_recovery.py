@@ -37,9 +37,11 @@ class TransactionScan:
     def entries(self, damage: Sequence[DamagedBytes], *, is_whole: bool) -> list[AbortedTransaction]:
         """Return the entries of the rebuilt index. ``damage`` is the damage of the segment.
 
-        ``is_whole`` means that all batches before the segment are intact. Then the batches of a segment without damage
-        are sufficient. Otherwise, known entries that fit the markers, or whose markers are damaged, take precedence:
-        the transaction may have begun, or the producer's previous one ended, in a damaged batch.
+        ``is_whole`` is True if all batches before the segment are intact. If there is no damage in or before the
+        segment, the scan alone determines the entries. Otherwise, a known entry replaces what the scan found for its
+        marker, if that marker is damaged or is an abort by the same producer. The scan may be wrong about where the
+        transaction began: its first batch, or the marker that ended the producer's previous transaction, may be
+        damaged.
         """
         found = dict(self._found)
         for known in () if is_whole and not damage else self._known:

@@ -14,7 +14,8 @@ from parley.broker.runtime.round_robin import RoundRobin
 
 
 class Place:
-    """The right to be in progress. Call ``end`` when the work is done, or only waits for an event."""
+    """Permission for one piece of a client's work to be in progress. Call ``end`` when the work is done, or when all
+    that remains is to wait for an event."""
 
     def __init__(self, places: Places, client: Hashable) -> None:
         self._places = places

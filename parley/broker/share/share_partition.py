@@ -6,7 +6,8 @@ Rules of this module, which does no I/O (docs/groups.md, "How a share partition 
   contains at most ``max_record_locks`` records. While it is full, only released records are delivered.
 * An acknowledgement takes effect when it has been stored. Until then the records stay acquired. If it cannot be stored,
   the member keeps the records until their lock expires.
-* An expired lock or a missing record changes the state immediately. The change is stored with the next write.
+* An expired lock (Kafka's acquisition lock) or a missing record changes the state immediately. The change is stored
+  with the next write.
 * Writes do not overlap: ``begin_write`` returns everything that has changed, and ``end_write`` applies the outcome.
 * A record that was delivered ``delivery_count_limit`` times is archived when it is released. From half that number on,
   records are delivered in ever smaller parts, and one by one the last time, so that a bad record affects no others.

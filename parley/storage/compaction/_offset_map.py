@@ -142,10 +142,10 @@ class Selection:
 def select(
     records: bytes, count: i64, base_offset: i64, end_offset: i64, drops_tombstones: bool, keys: OffsetMap
 ) -> Selection:
-    """Select the records of a batch that the compaction keeps.
+    """Select the records of a batch that the compaction keeps. ``records`` are its ``count`` records, decompressed.
 
     It removes records without a key, records that a later record supersedes, and, with ``drops_tombstones``,
-    tombstones. It keeps all records from ``end_offset`` on.
+    tombstones. It keeps all records from ``end_offset`` on. Raises ValueError if the records are malformed.
     """
     found = Selection()
     end: i64 = len(records)

@@ -137,11 +137,12 @@ async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 def decide(applying: list[AclBinding], operation: Operation) -> tuple[bool, str, list[AclBinding]]:
-    """Decide about an operation from the ACLs that apply, as Kafka's authorizer does: a DENY takes precedence over an
-    ALLOW, and without either the operation is denied.
+    """Decide whether an operation is allowed, as Kafka's authorizer does: a DENY takes precedence over an ALLOW, and
+    without either the operation is denied. ``applying`` are the ACLs for the principal and the resource, with any
+    operation.
 
-    Returns the decision, the reason, and the ACLs behind it. Does not take super users and the client's host into
-    account.
+    Returns the decision, the reason, and the ACLs behind it. Ignores super users, and counts every ACL whatever its
+    host.
     """
     denied = [
         one for one in applying if one.permission is PermissionType.DENY and one.operation in (operation, Operation.ALL)

@@ -136,7 +136,7 @@ class StatusWriter:
         self._enqueue(of, lambda: self._statuses.put(of, status, unless_newer=unless_newer))
 
     def topic(self, task: TaskId, topic: str, now_ms: int) -> None:
-        """Queue for writing that a task uses a topic."""
+        """Queue a record that says that a task uses a topic (``StatusStore.put_topic``)."""
         self._enqueue((task.connector, topic, "topic"), lambda: self._statuses.put_topic(task, topic, now_ms))
 
     async def drained(self) -> None:

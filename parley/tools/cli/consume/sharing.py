@@ -176,8 +176,11 @@ class ShareMember:
         consumer.set_acknowledgement_commit_callback(_warn_if_refused)
 
     def poll(self, timeout_s: float) -> Any:
-        """Return the next message, or None if none arrives within the timeout. Raises KeyboardInterrupt after SIGINT or
-        SIGTERM."""
+        """Return the next message, or None if none arrives within the timeout.
+
+        Before it fetches more messages, it flushes the output and acknowledges the messages passed to ``decide``.
+        Inside ``interruptible``, raises KeyboardInterrupt after SIGINT or SIGTERM.
+        """
         self._waits = True
         if self._is_interrupted:
             raise KeyboardInterrupt

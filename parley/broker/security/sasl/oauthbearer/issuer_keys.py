@@ -200,8 +200,9 @@ def _facts(url: str, error: Exception) -> dict[str, str]:
 
 
 def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
-    """Return the keys that ``sasl.oauthbearer.jwks.endpoint.url`` names. Blocks if they are in a file. Raises
-    ConfigError if the address, the file or the TLS settings for the address cannot be used."""
+    """Return the keys that ``sasl.oauthbearer.jwks.endpoint.url`` names. Blocks, because it may read the keys, or the
+    certificates for the address, from files. Raises ConfigError if the address, the file or the TLS settings for the
+    address cannot be used."""
     config = setup.config
     url = (config.sasl_oauthbearer_jwks_endpoint_url or "").strip()
     parts = urlsplit(url)
