@@ -273,9 +273,10 @@ def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
 
 
 def test_data_of_a_single_broker_and_of_a_cluster_are_not_mixed(tmp_path: Path, parley: Parley) -> None:
-    folder = f"log.dirs={tmp_path}"
+    # Without metrics: their preset ports may be taken, which is reported.
+    options = ("--override", f"log.dirs={tmp_path}", "--override", "metrics.listener=")
     (tmp_path / "meta.properties").touch()
-    refused = parley("start", "--brokers", "3", "--override", folder)
+    refused = parley("start", "--brokers", "3", *options)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(
         f"Error: {tmp_path} contains the data of a single broker. Start the broker with `parley start`"
@@ -283,7 +284,7 @@ def test_data_of_a_single_broker_and_of_a_cluster_are_not_mixed(tmp_path: Path, 
     (tmp_path / "meta.properties").rename(tmp_path / "other")
     (tmp_path / "broker-2").mkdir()
     (tmp_path / "broker-2" / "meta.properties").touch()
-    refused = parley("start", "--override", folder)
+    refused = parley("start", *options)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(
         f"Error: {tmp_path} contains the data of a cluster. Start the cluster with `parley start --brok"
