@@ -72,7 +72,10 @@ def test_a_bootstrap_port_is_the_same_for_all_brokers() -> None:
     found = [plan.settings["bootstrap.listeners"] for plan in plans(given, 3, bootstrap_port=9000)]
     assert found == ["USERS://127.0.0.1:9000"] * 3
     port = free_port()
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(CommandError, match=f"127.0.0.1:{port} is in use"):
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(CommandError, match=f"127.0.0.1:{port} is in use.* --bootstrap-port {port + 10000}"),
+    ):
         refuse_ports_in_use(plans(Given({"listeners": "PLAINTEXT://127.0.0.1:0"}), 2, bootstrap_port=port))
 
 

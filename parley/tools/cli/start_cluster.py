@@ -172,6 +172,12 @@ def _is_taken(address: str) -> bool:
     return is_taken(head.strip("[]"), int(port))
 
 
+def _other_port(address: str, count: int) -> int:
+    """Return a port to suggest instead of that of ``address``, for ``count`` addresses in a row."""
+    port = int(_head_and_port(address)[1])
+    return port + _OTHER_PORTS if port + _OTHER_PORTS + count < 1 << 16 else port - _OTHER_PORTS
+
+
 def refuse_ports_in_use(plans: Sequence[Plan]) -> None:
     """Raise ``CommandError``, with one remedy for the whole cluster, if other processes use ports of its brokers."""
     from parley.storage.log_directory import is_in_use
@@ -182,21 +188,21 @@ def refuse_ports_in_use(plans: Sequence[Plan]) -> None:
     busy = [each for each in addresses if _is_taken(each)]
     if not busy:
         return
-    first = int(_head_and_port(addresses[0])[1])
-    port = first + _OTHER_PORTS if first + _OTHER_PORTS + len(addresses) < 1 << 16 else first - _OTHER_PORTS
+    port = _other_port(addresses[0], len(addresses))
+    options = f"--port {port}" + (f" --bootstrap-port {_other_port(addresses[-1], 1)}" if shared else "")
     where = f"{', '.join(busy)} {'is' if len(busy) == 1 else 'are'} in use"
     settings = plans[0].settings
     folders = [Path(each) for plan in plans for each in plan.settings["log.dirs"].split(",")]
     if not any(map(is_in_use, folders)):
         raise CommandError(
-            f"{where}. Is another broker running? Stop it, or start this cluster at other ports: --port {port} "
+            f"{where}. Is another broker running? Stop it, or start this cluster at other ports: {options} "
             f"(`make cluster PORT={port}`)."
         )
     folder = folders[0].parent
     is_embedded = settings.get("coordination.url") == f"local://{folder}/coordination"
     raise CommandError(
         f"{where}, and a broker runs in {folder}. Stop that cluster, or start this one at other ports, in another "
-        f"folder{'' if is_embedded else ' and on another store'}: --port {port} --override log.dirs={folder}-2 "
+        f"folder{'' if is_embedded else ' and on another store'}: {options} --override log.dirs={folder}-2 "
         f"(`make cluster PORT={port} FOLDER={folder}-2`)."
     )
 

@@ -48,7 +48,8 @@ class NetworkKeys(Keys, title="Network"):
         "each connection to one of them (SO_REUSEPORT). Clients need only this address in bootstrap.servers. From any "
         "broker they learn the brokers' own addresses, which advertised.listeners contains. Each name must be one in "
         "listeners, whose security applies. A broker that has reached max.connections leaves the address to the other "
-        "brokers. parley start --brokers N --bootstrap-port PORT sets it. The brokers must run as the same user.",
+        "brokers; if all have reached it, connections are refused. parley start --brokers N --bootstrap-port PORT sets "
+        "it. The brokers must run as the same user, and belong to one cluster, which they do not check.",
         since="",
     )
     listener_security_protocol_map = string(
