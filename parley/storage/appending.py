@@ -113,7 +113,7 @@ def append_as_follower(log: AppendableLog, batches: Buffer, now_ms: int) -> Appe
         found = fetched_batches(batches, first)
         if found and found[0][1].base_offset > first:
             # Compaction has removed records of the leader, perhaps of other epochs than one that is stored at the end.
-            log.leader_epochs.truncate_from_end(first - 1)
+            log.leader_epochs.remove_from(first)
         for run in runs(found, log.config.segment_bytes):
             begin, end = run[0][0], run[-1][0] + run[-1][1].size_bytes
             for _, header in run:

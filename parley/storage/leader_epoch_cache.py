@@ -163,6 +163,10 @@ class LeaderEpochCache:
             self._begun = None
             self._set(self._stored[:kept])
 
+    def remove_from(self, offset: int) -> None:
+        """Remove the epochs that start at ``offset`` or after it, even one that ``truncate_from_end`` would keep."""
+        self.truncate_from_end(offset - 1)
+
     def correct(self, epoch: int, offset: int) -> bool:
         """Remove the entries that a batch at ``offset`` with ``epoch`` contradicts, and all later entries. Returns True
         if there were any.

@@ -441,7 +441,7 @@ class Log(ReadableLog):
                     if self.is_written:
                         epochs.flush(sync=self.config.flush_messages == 1)
                 except OSError:
-                    epochs.truncate_from_end(self.log_end_offset - 1)  # the log must not show what the file lacks
+                    epochs.remove_from(self.log_end_offset)  # the log must not show what the file lacks
                     raise
 
     def truncate_to(self, offset: int) -> None:

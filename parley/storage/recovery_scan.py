@@ -87,7 +87,7 @@ class RecoveryScan:
         if self._epochs.latest_epoch is not None:
             highest_epoch = max(highest_epoch, self._epochs.latest_epoch)
         if in_doubt:
-            self._epochs.truncate_from_end(in_doubt[0] - 1)  # the scan finds those that start there
+            self._epochs.remove_from(in_doubt[0])  # the scan finds those that start there
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
         is_whole = segments[0].base_offset <= start and not opened.missing and not any(each.damage for each in segments)
