@@ -260,7 +260,8 @@ def without_racks(cluster: Cluster) -> Iterator[Seen]:
 
 def shared_hosts(cluster: Cluster) -> Iterator[Seen]:
     """Find partitions with several replicas on one host although there are enough hosts."""
-    found = [each for each, most in _most_on_a_host(cluster) if most > 1 and _hosts(cluster) >= len(each.replicas)]
+    hosts = _hosts(cluster)
+    found = [each for each, most in _most_on_a_host(cluster) if most > 1 and hosts >= len(each.replicas)]
     if found:
         yield Seen(
             f"{plural(len(found), 'partition')} with several replicas on one machine, although there are enough "
