@@ -191,8 +191,8 @@ async def _errors(cluster: Cluster, topic_id: Any, user: str, known: Versions, *
 
 
 async def _answers(everything: str, users: str, other: Versions) -> tuple[Versions, Errors, Errors]:
-    """Return the newest versions that a cluster knows, and the errors of alice, who lacks one right, and of mallory,
-    who has none. ``other`` are the newest versions that the other cluster knows."""
+    """Return the newest versions that a cluster knows, and the errors for alice, without one right, and for mallory,
+    without any. ``other`` are the newest versions that the other cluster knows."""
     cluster = Cluster(everything, users)
     async with cluster.admin:
         topic_id = await cluster.prepare()

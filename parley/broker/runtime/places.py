@@ -38,11 +38,6 @@ class Places:
         self._in_progress: Counter[Hashable] = Counter()
         self._waiting: RoundRobin[asyncio.Future[None]] = RoundRobin()
 
-    @property
-    def are_unused(self) -> bool:
-        """True if no work is in progress, and none waits."""
-        return not self._in_progress and not self._waiting
-
     def take_at_once(self, client: Hashable) -> Place | None:
         """Return a place for a client, or None if the client must wait. The caller must end the place."""
         if not self._is_allowed(client):

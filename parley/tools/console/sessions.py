@@ -121,8 +121,7 @@ class Sessions:
             await self._shared.close()
 
     def _recognised(self, cookie: str) -> Session | None:
-        """Return the session of a visitor who has not logged in, if the cookie has this console's signature, otherwise
-        None."""
+        """Return the session of a visitor without a login if this console has signed the cookie; otherwise None."""
         nonce, _, seal = cookie.partition(".")
         return self._visit(nonce) if hmac.compare_digest(seal.encode(), self._seal(nonce).encode()) else None
 

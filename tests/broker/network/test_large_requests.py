@@ -82,7 +82,9 @@ async def test_a_request_that_is_cancelled_takes_no_place() -> None:
     assert asking.holders == ["eve"] * PLACES_OF_A_CLIENT
     await asking.end()
     await asking.end()
-    assert asking.requests._places.are_unused
+    places = asking.requests._places
+    assert not places._in_progress
+    assert not places._waiting
 
 
 async def test_a_request_that_is_cancelled_keeps_no_other_waiting() -> None:

@@ -24,21 +24,13 @@ from parley.storage.damage.verified_files import (
     take_verified,
 )
 from parley.storage.log import Log
-from parley.storage.log_config import NEVER, LogConfig
-from parley.storage.log_maintenance import MaintenanceIntervals
+from parley.storage.log_config import LogConfig
 from parley.storage.log_manager import LogManager
 from parley.storage.segment_names import LOG_SUFFIX
 from parley.tools.simulation.disk import EARLIER_BOOT
 from tests.storage.logs import NOW, append, values_of
+from tests.storage.test_log_manager import IDLE
 
-IDLE = MaintenanceIntervals(
-    retention_check_ms=NEVER,
-    flush_check_ms=NEVER,
-    recovery_point_checkpoint_ms=NEVER,
-    log_start_checkpoint_ms=NEVER,
-    high_watermark_checkpoint_ms=NEVER,
-    producer_expiration_check_ms=NEVER,
-)
 VALUES = [b"value %d" % number for number in range(6)]
 ALTERED = 3
 """The value that the changes alter. It is in the second of three segments."""
