@@ -3,6 +3,7 @@ contain no secrets."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ async def test_an_unsecured_token_has_the_claims_of_its_line() -> None:
     assert claims["exp"] - claims["iat"] == 60
     assert token.value.endswith(".")
     assert token.extensions == {"traceId": "7"}
+
+
+async def test_an_unsecured_token_is_never_from_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka rounds the time of issue to milliseconds."""
+    monkeypatch.setattr(time, "time", lambda: 1_796_088_345.1786)
+    login = client_security(sasl("OAUTHBEARER", f'{BEARER} unsecuredLoginStringClaim_sub="alice";')).login
+    assert isinstance(login, BearerLogin)
+    assert claims_of((await login.tokens.token()).value)["iat"] == 1_796_088_345.178
 
 
 async def test_a_token_in_a_file(tmp_path: Path) -> None:
