@@ -17,6 +17,8 @@ from parley.protocol.sentinels import NO_EPOCH
 
 CROSSES_TERMS: Final = 2
 """The first version whose senders apply the changes between the last image of a term and the first of the next."""
+CHANGES_AFTER_WHOLE: Final = 3
+"""The first version whose senders apply the changes that follow a whole image."""
 
 
 class FetchMetadataApi:
@@ -61,7 +63,7 @@ class FetchMetadataApi:
                 MetadataProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
             )
         publisher.keep_deltas()
-        wait = _Wait(self, request, crosses_terms=context.api_version >= CROSSES_TERMS)
+        wait = _Wait(self, request, context.api_version)
         if publisher.has_update_since(request.controller_epoch, request.version):
             return self._with_whole(wait) if publisher.needs_whole(*wait.known) else wait.response()
         self._waiting.watch(wait, (publisher,), request.max_wait_ms / 1000)
@@ -75,11 +77,11 @@ class FetchMetadataApi:
 class _Wait(Delayed[FetchMetadataResponse]):
     """A request that waits for a change to the metadata."""
 
-    def __init__(self, api: FetchMetadataApi, request: FetchMetadataRequest, *, crosses_terms: bool) -> None:
+    def __init__(self, api: FetchMetadataApi, request: FetchMetadataRequest, version: int) -> None:
         super().__init__()
         self._api = api
         self._request = request
-        self._crosses_terms = crosses_terms
+        self._version = version
 
     @property
     def known(self) -> tuple[int, int]:
@@ -89,7 +91,7 @@ class _Wait(Delayed[FetchMetadataResponse]):
         across terms.
         """
         epoch = self._request.controller_epoch
-        is_usable = self._crosses_terms or epoch == self._api.metadata.image.controller_epoch
+        is_usable = self._version >= CROSSES_TERMS or epoch == self._api.metadata.image.controller_epoch
         return epoch if is_usable else NO_EPOCH, self._request.version
 
     def on_change(self, key: object, amount: int) -> bool:
@@ -109,7 +111,8 @@ class _Wait(Delayed[FetchMetadataResponse]):
         if publisher.has_update_since(request.controller_epoch, request.version):
             news = publisher.update_since(*self.known)
             response.is_whole = news.is_whole
-            response.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
+            steps = news.steps[:1] if news.is_whole and self._version < CHANGES_AFTER_WHOLE else news.steps
+            response.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in steps]
             response.earlier_terms = [_term(term) for term in news.earlier_terms]
         return response
 

@@ -2,8 +2,9 @@
 
 Each delta of the controller's metadata is encoded once and kept until newer deltas displace it. The first one of a
 term leads from the image that this broker had before: most brokers have the same image, so an election costs them
-little. A broker that is too far behind gets a whole image, which a thread encodes and which is kept while the deltas
-after it are kept. Each fetch of a broker is also a sign of life, and states which version the broker has applied.
+little. A broker that is too far behind gets a whole image, which a thread encodes, and the deltas after it. The
+whole image is kept as long as these deltas. Each fetch of a broker is also a sign of life, and states which version the
+broker has applied.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class EncodedDelta:
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """The deltas that a broker lacks, or one delta that is a whole image."""
+    """The deltas that a broker lacks. With ``is_whole``, the first is a whole image."""
 
     is_whole: bool
     steps: tuple[EncodedDelta, ...]
@@ -139,6 +140,10 @@ class MetadataPublisher:
         """Return True if the kept deltas lead from this version of this term to the newest image."""
         return 0 <= self._metadata.image.version - version <= len(self._steps)
 
+    def _kept_since(self, version: int) -> tuple[EncodedDelta, ...]:
+        """Return the deltas from this version of this term to the newest image. All of them must be kept."""
+        return tuple(self._steps)[len(self._steps) - (self._metadata.image.version - version) :]
+
     def keep_deltas(self) -> None:
         """Keep the deltas from now on, because a broker fetches them."""
         self._keeps_deltas = True
@@ -178,16 +183,15 @@ class MetadataPublisher:
                 self._whole = encoded
 
     def update_since(self, controller_epoch: int, version: int) -> MetadataUpdate:
-        """Return the update that leads from this image to the newest one, or to a recent one. It is empty if the
-        broker needs a whole image and ``encode_whole`` has not been called. The broker then fetches again."""
+        """Return the update that leads from this image to the newest one. It is empty if the broker needs a whole image
+        and ``encode_whole`` has not been called. The broker then fetches again."""
         if self._is_kept(controller_epoch, version):
-            behind = self._metadata.image.version - version
-            return MetadataUpdate(False, tuple(self._steps)[len(self._steps) - behind :])
+            return MetadataUpdate(False, self._kept_since(version))
         if self._start is not None and self._is_of_start(controller_epoch, version):
             return MetadataUpdate(False, (self._start[1], *self._steps), self._earlier_terms)
         if self._whole is None:
             return MetadataUpdate(False, ())
-        return MetadataUpdate(True, (self._whole,), self._earlier_terms)
+        return MetadataUpdate(True, (self._whole, *self._kept_since(self._whole.version)), self._earlier_terms)
 
     async def until_applied(self, timeout_s: float) -> bool:
         """Wait until every live broker has applied the image that is currently the newest. Returns False on timeout.

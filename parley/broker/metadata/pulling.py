@@ -72,6 +72,9 @@ async def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
     if epoch < metadata.image.controller_epoch:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, f"The term of controller epoch {epoch} is over.")
     earlier = [Term(term.controller_epoch, term.controller_id, term.version) for term in response.earlier_terms]
+    if response.is_whole:
+        await _replace(metadata, response, earlier)
+        return
     image = metadata.image
     for number, step in enumerate(response.steps):
         if number:
@@ -79,21 +82,20 @@ async def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
             if metadata.image is not image:
                 return
         delta = _delta(epoch, step)
-        if response.is_whole:
-            _replace(metadata, delta, earlier)
-        elif _follows(Term(epoch, response.controller_id, delta.version), image.term, earlier):
-            metadata.apply(delta)
-        else:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Version {delta.version} does not follow {image.version}.")
+        _check_follows(Term(epoch, response.controller_id, delta.version), image.term, earlier)
+        metadata.apply(delta)
         image = metadata.image
 
 
-def _follows(after: Term, before: Term, earlier_terms: Sequence[Term]) -> bool:
-    """Return True if a delta to ``after`` may be applied to ``before``: it is the next version of the same term, or
-    starts a later term that continues the history of ``before``."""
+def _check_follows(after: Term, before: Term, earlier_terms: Sequence[Term]) -> None:
+    """Raise CORRUPT_MESSAGE unless a delta to ``after`` may be applied to ``before``: it is the next version of the
+    same term, or starts a later term that continues the history of ``before``."""
     if after.epoch > before.epoch:
-        return contains(earlier_terms, before)
-    return after == before._replace(version=before.version + 1)
+        follows = contains(earlier_terms, before)
+    else:
+        follows = after == before._replace(version=before.version + 1)
+    if not follows:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Version {after.version} does not follow {before.version}.")
 
 
 def _delta(epoch: int, step: FetchMetadataResponse.Step) -> Delta:
@@ -103,12 +105,22 @@ def _delta(epoch: int, step: FetchMetadataResponse.Step) -> Delta:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(wrong)) from wrong
 
 
-def _replace(metadata: Metadata, whole: Delta, earlier_terms: Sequence[Term]) -> None:
-    """Replace the image with a whole image from the controller. Subscribers receive the difference between the two.
+async def _replace(metadata: Metadata, response: FetchMetadataResponse, earlier_terms: Sequence[Term]) -> None:
+    """Replace the image with a whole image from the controller and the changes after it. Subscribers receive the
+    difference between the two images. They do not see the whole image alone, which may be older than the state that
+    this broker knew before its restart.
 
-    ``earlier_terms`` are the terms before the new image's term, as far back as the store lists them.
+    ``earlier_terms`` are the terms before the new image's term, as far back as the store lists them. Do nothing if this
+    broker becomes the controller in the meantime.
     """
-    before = metadata.image
-    image = MetadataImage(before.cluster_id).apply(whole)
-    continues = contains((*earlier_terms, image.term), before.term)
-    metadata.replace(image, Delta(whole.controller_epoch, whole.version, image.changes_since(before), continues))
+    before, epoch = metadata.image, response.controller_epoch
+    image = MetadataImage(before.cluster_id)
+    for number, step in enumerate(response.steps):
+        delta = _delta(epoch, step)
+        if number:
+            await next_turn()
+            _check_follows(Term(epoch, response.controller_id, delta.version), image.term, ())
+        image = image.apply(delta)
+    if response.steps and metadata.image is before:
+        continues = contains((*earlier_terms, image.term), before.term)
+        metadata.replace(image, Delta(epoch, image.version, image.changes_since(before), continues))

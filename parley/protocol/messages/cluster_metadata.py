@@ -13,12 +13,13 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 from parley.protocol.uuids import UUID
 
 
-class FetchMetadataRequest(Request, key=1000, versions="0-2", flexible="0+"):
+class FetchMetadataRequest(Request, key=1000, versions="0-3", flexible="0+"):
     """Fetch the changes since the sender's image. The controller waits until there is a change.
 
     Versions:
         1: a broker that is not the controller returns how long it has not heard from the controller.
         2: the sender applies changes to its image even if the image is of an earlier term.
+        3: the sender applies changes that follow a whole image in the same response.
     """
 
     broker_id: i32
@@ -28,7 +29,7 @@ class FetchMetadataRequest(Request, key=1000, versions="0-2", flexible="0+"):
     max_wait_ms: i32
 
 
-class FetchMetadataResponse(Response, key=1000, versions="0-2", flexible="0+"):
+class FetchMetadataResponse(Response, key=1000, versions="0-3", flexible="0+"):
     """The changes in order, or a whole image if the sender's image is too old or unknown to the controller.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER, a
@@ -37,6 +38,7 @@ class FetchMetadataResponse(Response, key=1000, versions="0-2", flexible="0+"):
     Versions:
         1: silent_ms, with NOT_CONTROLLER.
         2: the first step may lead from the last image of an earlier term to the first image of this one.
+        3: changes may follow a whole image.
     """
 
     class Step(Struct):
@@ -57,7 +59,7 @@ class FetchMetadataResponse(Response, key=1000, versions="0-2", flexible="0+"):
     error_message: str | None = None
     controller_id: i32 = -1
     controller_epoch: i32 = -1
-    is_whole: bool = field("0+", default=False)  # the only step contains a whole image, not changes to the sender's
+    is_whole: bool = field("0+", default=False)  # the first step contains a whole image, not changes to the sender's
     steps: list[Step] = field("0+", default=[])
     silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since the broker last heard from the controller
     # if the sender's image is not of this term: the earlier terms that the store has kept

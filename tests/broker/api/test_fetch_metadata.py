@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from parley.broker.api.fetch_metadata import CROSSES_TERMS, FetchMetadataApi
+from parley.broker.api.fetch_metadata import CHANGES_AFTER_WHOLE, CROSSES_TERMS, FetchMetadataApi
 from parley.broker.controller.metadata_publisher import MetadataPublisher, TermStart
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta
@@ -90,3 +90,21 @@ async def test_a_sender_of_an_earlier_version_gets_a_whole_image_in_a_new_term()
     response = await earlier
     assert isinstance(response, FetchMetadataResponse)
     assert response.is_whole
+
+
+async def test_changes_follow_a_kept_whole_image_for_senders_that_apply_them() -> None:
+    api = controller_api()
+    request = FetchMetadataRequest(broker_id=3, broker_epoch=NO_EPOCH, max_wait_ms=0)
+
+    async def steps(version: int) -> list[int]:
+        response = await api.fetch_metadata(context(version), request)
+        assert isinstance(response, FetchMetadataResponse)
+        assert response.is_whole
+        return [step.version for step in response.steps]
+
+    whole = api.metadata.image
+    assert await steps(CHANGES_AFTER_WHOLE) == [whole.version]
+    registered = BrokerRegistered(BrokerRegistration(99, 1, UUID(int=99), (), fenced=False))
+    api.metadata.apply(Delta(whole.controller_epoch, whole.version + 1, (registered,)))
+    assert await steps(CHANGES_AFTER_WHOLE) == [whole.version, whole.version + 1]
+    assert await steps(CHANGES_AFTER_WHOLE - 1) == [whole.version]

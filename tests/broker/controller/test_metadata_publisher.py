@@ -164,10 +164,27 @@ def test_a_whole_image_is_encoded_once_for_all_brokers() -> None:
 def test_deltas_follow_a_whole_image_that_another_broker_has_caused() -> None:
     term = Term()
     term.create(1)
+    term.publisher.keep_deltas()
     term.update_since(0, 0)
-    term.create(2)
-    run(follower.apply(term.theirs, term.answer()))
-    assert not term.pull().is_whole
+    term.create(2, 3)
+    told: list[Delta] = []
+    term.theirs.subscribe(lambda delta, image: told.append(delta))
+    answer = term.pull()
+    assert (answer.is_whole, [step.version for step in answer.steps]) == (True, [1, 2, 3])
+    assert [delta.version for delta in told] == [3], "no subscriber sees the whole image, which may be old, alone"
+
+
+def test_changes_that_do_not_follow_the_whole_image_are_refused() -> None:
+    term = Term()
+    term.create(1)
+    term.publisher.keep_deltas()
+    term.update_since(0, 0)
+    term.create(2, 3)
+    answer, before = term.answer(), term.theirs.image
+    del answer.steps[1]
+    with pytest.raises(KafkaError, match=r"Version 3 does not follow 1\."):
+        run(follower.apply(term.theirs, answer))
+    assert term.theirs.image is before
 
 
 def test_a_whole_image_is_encoded_again_when_the_deltas_after_it_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
