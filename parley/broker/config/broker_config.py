@@ -245,7 +245,7 @@ def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None
     elif "listeners" not in given:
         host, port = values["advertised_host_name"], values["advertised_port"]
         advertised = tuple(listener.at(host=host, port=port) for listener in bound)
-    _listeners.check_advertised("advertised.listeners", advertised, bound)
+    _listeners.check_advertised("advertised.listeners", advertised, bound, bootstrap)
     values |= {
         "bound": bound,
         "advertised": advertised,

@@ -115,12 +115,21 @@ def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
             raise Problem(key, ",".join(map(str, same)), "listeners with different ports")
 
 
-def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Iterable[ListenerAddress]) -> None:
-    """Raise Problem if clients cannot connect to an advertised address, or if no listener in ``bound`` has its name."""
+def check_advertised(
+    key: str,
+    advertised: Iterable[ListenerAddress],
+    bound: Iterable[ListenerAddress],
+    shared: Iterable[ListenerAddress],
+) -> None:
+    """Raise Problem if clients cannot connect to an advertised address, if no listener in ``bound`` has its name, or if
+    it is an address in ``shared``, which may lead to another broker."""
+    shared_addresses = {(each.host, each.port) for each in shared}
     names = {listener.name for listener in bound}
     for listener in advertised:
         if listener.host in _UNROUTABLE:
             raise Problem(key, str(listener), f"an address that clients can connect to, which {listener.host} is not")
+        if (listener.host, listener.port) in shared_addresses:
+            raise Problem(key, str(listener), "an address of this broker alone, not one of bootstrap.listeners")
         if listener.name not in names:
             raise Problem(key, str(listener), f"among the names in listeners: {', '.join(sorted(names))}")
 

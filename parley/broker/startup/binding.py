@@ -25,7 +25,8 @@ class Bound:
 
 
 async def bind_listeners(environment: Environment) -> Bound:
-    """Bind every listener. Afterwards the ports are known, and no other process can take them. Raises OSError."""
+    """Bind every listener. Afterwards the ports are known, and no other process can take them. Raises OSError, also
+    if an address shared with other brokers cannot be bound."""
     environment.health.starting("binding its listeners")
     config = environment.config
     sockets = {}
@@ -34,6 +35,8 @@ async def bind_listeners(environment: Environment) -> Bound:
         environment.undo.callback(sock.close)
         sockets[listener.name] = sock
     open_shared = {each.name: _binder(environment, each, is_shared=True) for each in config.bootstrap}
+    for bind in open_shared.values():
+        bind().close()  # it fails now if at all: the broker listens there only after it has opened its logs
     ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
     hostname = ""
     if any(not each.host for each in config.advertised):  # a DNS lookup may be slow

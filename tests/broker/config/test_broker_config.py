@@ -293,6 +293,8 @@ def test_shared_addresses_belong_to_listeners() -> None:
     ):
         with pytest.raises(ConfigError, match=rf"bootstrap\.listeners=.*{reason}"):
             config(bootstrap_listeners=wrong)
+    with pytest.raises(ConfigError, match=r"advertised\.listeners=.*this broker alone"):
+        config(bootstrap_listeners="PLAINTEXT://h:9000", advertised_listeners="PLAINTEXT://h:9000")
 
 
 def test_advertised_addresses_are_completed_when_they_are_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,17 @@ def test_a_shared_address_has_the_security_of_its_listener_and_leads_to_the_brok
         refused = AdminClient({**client, "sasl.password": "wrong"})
         with pytest.raises(KafkaException):
             refused.list_topics(timeout=1)
+
+
+def test_a_shared_address_that_is_taken_is_found_before_the_data_is_touched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            pytest.raises(OSError, match=address),
+            Broker({"bootstrap.listeners": f"PLAINTEXT://{address}"}, data_dir=tmp_path),
+        ):
+            pytest.fail("it started")
+    assert not list(tmp_path.iterdir())
 
 
 async def test_the_log_names_the_port_of_the_metrics(caplog: pytest.LogCaptureFixture) -> None:
