@@ -18,7 +18,7 @@ from parley.light_dataclasses import dataclass
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The security protocols of listeners, by Kafka's names."""
 
-_ADDRESS = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z:.%_-]*)\]|([0-9a-zA-Z.%_-]*)):([0-9]{1,5})")
+_ADDRESS = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z:.%_-]*)\]|([0-9a-zA-Z.%_-]*)):([0-9]{1,9})")
 _FORM = "name://host:port, separated by commas"
 _UNROUTABLE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
@@ -165,8 +165,10 @@ def inter_broker_listener(
 
 def _parse_listener(key: str, text: str, protocols: Mapping[str, str]) -> ListenerAddress:
     match = _ADDRESS.fullmatch(text.strip())
-    if match is None or int(match[4]) > 65535:
+    if match is None:
         raise Problem(key, text, _FORM)
+    if int(match[4]) > 65535:
+        raise Problem(key, text, f"{_FORM}; the port is a number from 0 to 65535")
     name = match[1].upper()
     protocol = protocols.get(name)
     if protocol is None:

@@ -290,6 +290,7 @@ def test_shared_addresses_belong_to_listeners() -> None:
         ("PLAINTEXT://:9092", "different ports"),
         ("PLAINTEXT://:9000,PLAINTEXT://:9001", "different names"),
         ("9000", "name://host:port"),
+        ("PLAINTEXT://:70000", "from 0 to 65535"),
     ):
         with pytest.raises(ConfigError, match=rf"bootstrap\.listeners=.*{reason}"):
             config(bootstrap_listeners=wrong)
