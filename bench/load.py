@@ -152,6 +152,8 @@ def consume(bootstrap: str, topic: str, partitions: int, size: int, total_bytes:
         "enable.auto.commit": "false",
         "fetch.wait.max.ms": "100",
         "queued.max.messages.kbytes": "131072",
+        # The client pauses for a second by default when its queue is full, and the faster the broker, the more often.
+        "fetch.queue.backoff.ms": "10",
         **settings,
     }
     consumer = confluent_kafka.Consumer(options)
