@@ -97,7 +97,9 @@ async def test_changes_follow_a_kept_whole_image_for_senders_that_apply_them() -
     request = FetchMetadataRequest(broker_id=3, broker_epoch=NO_EPOCH, max_wait_ms=0)
 
     async def steps(version: int) -> list[int]:
-        response = await api.fetch_metadata(context(version), request)
+        waiting = api.fetch_metadata(context(version), request)
+        assert isinstance(waiting, Awaitable)
+        response = await waiting
         assert isinstance(response, FetchMetadataResponse)
         assert response.is_whole
         return [step.version for step in response.steps]
