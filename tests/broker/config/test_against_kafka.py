@@ -27,6 +27,7 @@ OTHER_DEFAULTS = {
     "process.roles": "Kafka requires it; here it has no effect",
     "controller.listener.names": "Kafka requires it; here it only names listeners to leave out",
     "metric.reporters": "a Java class",
+    "socket.listen.backlog.size": "50 delays clients by a second when many connect at the same time",
     "socket.receive.buffer.bytes": "the system's own choice costs less CPU time",
     "socket.send.buffer.bytes": "the system's own choice costs less CPU time",
     "principal.builder.class": "a Java class",

@@ -153,9 +153,10 @@ class NetworkKeys(Keys, title="Network"):
     )
     socket_listen_backlog_size = integer(
         "socket.listen.backlog.size",
-        50,
-        "The maximum number of connections that wait to be accepted. If many clients connect at the same time, "
-        "raise it together with the kernel's somaxconn.",
+        4096,
+        "The maximum number of connections that wait to be accepted. The kernel's somaxconn limits it. A connection "
+        "beyond it takes a second or longer, because the client's kernel must repeat its first packet: with Kafka's "
+        "default of 50, this happens whenever many clients connect at the same time.",
         at_least=1,
         since="3.2 (KIP-764)",
     )
