@@ -100,14 +100,16 @@ class ShardState(Protocol):
     """
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
-        """Apply one record. ``producer`` is set for a record of a transaction that no marker has ended yet.
+        """Apply one record; a ``value`` of None deletes the key. ``producer`` is set for a record of a transaction that
+        no marker has ended yet. ``offset`` is the offset of the record in the log.
 
         Raises MalformedMessage, and changes nothing, if the record cannot be decoded. The caller then skips it.
         """
         ...
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool, offset: int) -> None:
-        """Apply the marker that ends a producer's transaction in this partition."""
+        """Apply the marker that commits a producer's transaction in this partition, or aborts it if ``committed`` is
+        False. ``offset`` is the offset of the marker in the log."""
         ...
 
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:

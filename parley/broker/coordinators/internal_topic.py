@@ -55,15 +55,18 @@ _UNAVAILABLE: Final = {
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """Return the error for the clients of a coordinator whose partition fails with ``error``."""
+    """Translate an error of a coordinator's partition into the error for the coordinator's clients: for example,
+    NOT_LEADER_OR_FOLLOWER into NOT_COORDINATOR. Returns any other error unchanged."""
     code = _UNAVAILABLE.get(error.code)
     return error if code is None else KafkaError(code, str(error))
 
 
 @lru_cache(maxsize=KEYS_MAX)
 def partition_of(key: str, partitions: int) -> int:
-    """Return the partition that stores a key, if the topic has this number of ``partitions``: Java's
-    ``String.hashCode`` of the key without its sign bit, modulo ``partitions``."""
+    """Return the number of the partition that stores ``key`` in a topic with ``partitions`` partitions.
+
+    As in Kafka, this is Java's ``String.hashCode`` of the key, without its sign bit, modulo ``partitions``.
+    """
     units = key.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for i in range(0, len(units), 2):
@@ -115,12 +118,13 @@ class ShardLog(Protocol):
         ...
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of the appends up to ``offset``: ``ErrorCode.NONE`` if all in-sync replicas have the
-        records, or the error. Returns None while an in-sync replica lacks the records."""
+        """Return ``ErrorCode.NONE`` if all in-sync replicas have the records up to and including ``offset``, None while
+        an in-sync replica lacks some of them, or the error with which their appends have failed."""
         ...
 
     def is_committed(self, offset: int) -> bool:
-        """Return True if this broker leads the partition and all in-sync replicas have the records up to ``offset``."""
+        """Return True if this broker leads the partition and all in-sync replicas have the records up to and including
+        ``offset``."""
         ...
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -235,15 +239,16 @@ class InternalPartition:
             self._subscriber.on_change(self._replica, 0)
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of the appends up to ``offset``: ``ErrorCode.NONE`` if all in-sync replicas have the
-        records and this broker has flushed them, or the error. Returns None until then."""
+        """Return ``ErrorCode.NONE`` if all in-sync replicas have the records up to and including ``offset`` and this
+        broker has finished its flushes, None until then, or the error with which the appends or a flush have failed."""
         if self._flush_failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = self._replica.append_outcome(offset)
         return None if code is ErrorCode.NONE and self._flushes else code
 
     def is_committed(self, offset: int) -> bool:
-        """Return True if this broker leads the partition and all in-sync replicas have the records up to ``offset``."""
+        """Return True if this broker leads the partition, all in-sync replicas have the records up to and including
+        ``offset``, and this broker has finished its flushes."""
         replica = self._replica
         return replica.is_leader and replica.is_open and replica.high_watermark > offset and not self._flushes
 

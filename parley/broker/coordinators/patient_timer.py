@@ -45,7 +45,7 @@ class PatientTimer:
         self._timer.cancel()
 
     def prolong(self, delay_s: float) -> bool:
-        """Let the timer fire ``delay_s`` seconds from now.
+        """Restart the timer, so that it fires ``delay_s`` seconds from now.
 
         Returns False, and changes nothing, if the timer has already fired, or if the loop's own timer is due later than
         that. The caller must then set a new timer. Prolonging is cheaper than a new timer: the loop's own timer stays,

@@ -31,8 +31,7 @@ higher ids counted as in use, a single batch could use up all ids."""
 
 
 def highest_producer_id(logs: Iterable[Log]) -> int:
-    """Return the highest producer id in the logs that this cluster may have allocated, or NO_PRODUCER_ID if there is
-    none."""
+    """Return the highest producer id below ``LOGGED_IDS_END`` in the logs, or NO_PRODUCER_ID if they contain none."""
     written = [log for log in logs if log.is_written]
     return max((log.producers.highest_id(below=LOGGED_IDS_END) for log in written), default=NO_PRODUCER_ID)
 
@@ -49,7 +48,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """Allocate an id. Raises the errors of ``reserve``."""
+        """Allocate a new producer id, and return it. Raises the errors of ``reserve``."""
         await self.reserve()
         self._next += 1
         return self._next - 1

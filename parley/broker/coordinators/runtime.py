@@ -120,13 +120,16 @@ class CoordinatorRuntime(Generic[S]):
             hosted.shard.close(ErrorCode.NOT_COORDINATOR)
 
     def resign_all(self) -> None:
-        """Drop all shards, because the broker is stopping or the topic was deleted."""
+        """Drop all shards, as ``on_resigned`` does, because the broker is stopping or the topic was deleted."""
         for partition in list(self._hosted):
             self.on_resigned(partition)
 
     async def until_loaded(self, timeout_s: float, key: str | None = None) -> None:
-        """Wait until all partitions on this broker are loaded, or only the partition of ``key``, but at most
-        ``timeout_s`` seconds. Does not tell whether they are loaded."""
+        """Wait until all partitions that this broker leads are loaded, or, with ``key``, only the partition that stores
+        it.
+
+        Returns after ``timeout_s`` seconds at the latest, without an error, even if they are not loaded.
+        """
         found = self._hosted.values() if key is None else [self._hosted_of(key)]
         loading = [hosted.loading for hosted in found if hosted is not None and hosted.loading is not None]
         if loading:
@@ -235,7 +238,7 @@ class CoordinatorRuntime(Generic[S]):
         return hosted.shard
 
     def state_of(self, key: str | int) -> S:
-        """Return the state of the shard of a key, or of a partition.
+        """Return the state of a shard. ``key`` is a key that the shard stores, or the number of its partition.
 
         The state may include records that are not committed and may be lost. To reply with stored state, use
         ``submit``. Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS.
@@ -245,18 +248,21 @@ class CoordinatorRuntime(Generic[S]):
     def submit(
         self, key: str | int, decide: Callable[[S, int], Decision[T]], *, at_once: bool = False
     ) -> asyncio.Future[T]:
-        """Call ``decide(state, now_ms)`` for the shard of a key, or of a partition, in the next turn of the event loop.
+        """Call ``decide(state, now_ms)`` for a shard in the next turn of the event loop, and return a future of its
+        reply.
 
-        With ``at_once``, the shard decides before this method returns, unless other events are queued, and the future
-        may already be done. Such decisions rarely share an append, so use ``at_once`` for shards with few events at a
-        time.
+        ``key`` is a key that the shard stores, or the number of its partition. With ``at_once``, the shard decides
+        before this method returns, unless other events are queued, and the future may already be done. Such decisions
+        rarely share an append, so use ``at_once`` for shards with few events at a time.
 
         A decision without records is a read. The reply is sent when all in-sync replicas have everything that the shard
-        had written when it decided. ``decide`` must change nothing. If it raises KafkaError, the future fails with it.
+        had written when it decided. ``decide`` must change nothing.
 
         Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS if the partition is being loaded or has too many events.
         The future fails with
 
+        * the KafkaError that ``decide`` raises, or UNKNOWN_SERVER_ERROR if it raises another exception. In this case,
+          nothing was written.
         * NOT_COORDINATOR if this broker no longer coordinates the shard, or must reload it. The records may have been
           written.
         * ``NotCommittedInTime`` (COORDINATOR_NOT_AVAILABLE) if the replicas are slow. They may still store the records.
@@ -268,9 +274,9 @@ class CoordinatorRuntime(Generic[S]):
     def read(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | None:
         """Return the reply of a decision without records, immediately and without a task.
 
-        The decision is made before the queued events. Returns None if the reply would have to wait for the in-sync
-        replicas, or the decision contains records. In this case, call ``submit``. Raises NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS, and the errors of ``decide``.
+        The decision is made before the queued events. Only its reply is used: its timers and effects are ignored.
+        Returns None if the reply would have to wait for the in-sync replicas, or the decision contains records. In this
+        case, call ``submit``. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, and the errors of ``decide``.
         """
         return self._active(key).read(decide)
 
@@ -287,7 +293,8 @@ class CoordinatorRuntime(Generic[S]):
         return self._active(key).decide_at_once(decide)
 
     def decide_when_committed(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
-        """Decide now if the decision writes nothing and all earlier records are committed. Otherwise, ``submit`` it.
+        """Decide now if the decision writes nothing and all earlier records are committed. Otherwise, pass the event to
+        ``submit``.
 
         This is for frequent events that reply with stored state and rarely change it. Returns and raises the same as
         ``decide_at_once``.
@@ -304,11 +311,12 @@ class CoordinatorRuntime(Generic[S]):
         coordinator_epoch: int,
         transaction_version: int = 0,
     ) -> asyncio.Future[None]:
-        """Append the marker that ends a producer's transaction in a partition of this topic, and apply it.
+        """Append the marker that ends a producer's transaction in a partition of this topic, and apply it. The marker
+        aborts the transaction if ``committed`` is False.
 
-        ``transaction_version`` is the version of the transaction: from version 2 on, each transaction has its own
-        epoch. Raises and fails like ``submit``. The future also fails with INVALID_PRODUCER_EPOCH or
-        TRANSACTION_COORDINATOR_FENCED if the log contains a later epoch.
+        ``coordinator_epoch`` is the epoch of the transaction coordinator. ``transaction_version`` is the version of the
+        transaction: from version 2 on, each transaction has its own epoch. Raises and fails like ``submit``. The future
+        also fails with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the log contains a later epoch.
         """
         return self._active(partition).append_marker(
             producer_id,

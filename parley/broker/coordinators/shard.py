@@ -51,7 +51,7 @@ RECORD_BYTES: Final = 24
 
 
 def size_in_batch(records: Sequence[KeyValue]) -> int:
-    """Return an upper bound for the size of the records in a batch, in bytes."""
+    """Return an upper bound for the size of the records in a batch, in bytes, without the batch's header."""
     return sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in records)
 
 

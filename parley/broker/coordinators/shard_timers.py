@@ -52,7 +52,7 @@ class ShardTimers:
         self._is_closed = False
 
     def set(self, timers: Mapping[Hashable, Timer | None]) -> None:
-        """Set timers by key. None cancels the timer with that key."""
+        """Set timers by key, each in place of the timer with the same key. None only cancels that timer."""
         for key, timer in timers.items():
             if self._decided:
                 self._decided.pop(key, None)

@@ -79,8 +79,11 @@ class WaitingReplies:
         """The number of replies that wait."""
 
     def add(self, offset: int, replies: list[Reply], effects: list[Callable[[], None]], *, has_appended: bool) -> None:
-        """Send the replies of a turn when the in-sync replicas have the log up to ``offset``, perhaps immediately.
-        ``has_appended`` is True if the turn itself appended records."""
+        """Send the replies of a turn, and then run its effects, when the in-sync replicas have the log up to and
+        including ``offset``, perhaps immediately. ``has_appended`` is True if the turn itself appended records.
+
+        Replies that wait longer than the timeout fail with ``NotCommittedInTime``.
+        """
         if not replies and not effects:
             return
         if not has_appended and self._log.is_committed(offset):

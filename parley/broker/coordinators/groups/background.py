@@ -75,9 +75,9 @@ class BackgroundWork:
 
     def match(self, shard: GroupShard, group_id: str, context: RequestContext) -> None:
         """Start matching the regular expressions of a consumer group in a thread, unless a thread is already doing so.
-        A failure is logged.
+        Does nothing for a group of another type. A failure is logged.
 
-        The client of ``context`` must be allowed to describe the topics; other topics do not match.
+        Only topics that the client of ``context`` may describe can match.
         """
         group = shard.consumer_group(group_id)
         if group is not None and not group.is_resolving:

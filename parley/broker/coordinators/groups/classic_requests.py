@@ -29,7 +29,8 @@ def join(
 ) -> Decision[JoinGroupResponse]:
     """Let a member join or rejoin. A consumer or streams group without members becomes a classic group.
 
-    Raises the KafkaError that the client gets.
+    Raises the KafkaError that the client gets, for example INCONSISTENT_GROUP_PROTOCOL if the group is a share group,
+    or a streams group with members.
     """
     streams = shard.streams_group(request.group_id)
     if shard.share_group(request.group_id) is not None or (streams is not None and streams.members):
@@ -58,7 +59,8 @@ def _replacing(
 
 
 def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
-    """Reply with a member's assignment. Raises the KafkaError that the client gets."""
+    """Reply with a member's assignment. Raises the KafkaError that the client gets, for example UNKNOWN_MEMBER_ID,
+    ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS."""
     group = _with_members(request.group_id, shard)
     if group is None:
         return member_decisions.sync(request, shard, now_ms)
@@ -66,9 +68,9 @@ def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[
 
 
 def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
-    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin.
+    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin, and otherwise NONE.
 
-    Raises the KafkaError that the client gets.
+    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
     """
     group = _with_members(request.group_id, shard)
     if group is None:
@@ -79,7 +81,8 @@ def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Deci
 def leave(
     group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity], shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply contains an error code for each of them, in the same order."""
+    """Remove members that leave. The reply contains an error code for each of them, in the same order: NONE,
+    UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     group = _with_members(group_id, shard)
     if group is None:
         return member_decisions.leave(group_id, leaving, shard, now_ms)

@@ -304,15 +304,16 @@ class GroupCoordinator:
     # --- Offsets ---
 
     def check_commit(self, committer: Committer) -> None:
-        """Raise KafkaError if a client is not allowed to commit offsets now. Otherwise, count the commit as a
-        heartbeat."""
+        """Raise the errors of ``offset_decisions.check_commit`` if a client is not allowed to commit offsets now.
+        Otherwise, the commit of a member of the classic protocol counts as a heartbeat."""
         self._decide(committer.group_id, partial(offset_decisions.check_commit, committer), may_be_unnamed=True)
 
     async def commit(self, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Commit offsets of a group, and create the group if it does not exist. The empty group id is valid: clients
         older than KIP-289 commit to it.
 
-        Raises KafkaError if the client is not allowed to commit, or if the offsets could not be stored.
+        Raises KafkaError if the client is not allowed to commit, or if the offsets could not be stored, for example
+        INVALID_COMMIT_OFFSET_SIZE if they are too large.
         """
         await self._write(
             committer.group_id,

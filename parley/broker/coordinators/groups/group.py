@@ -130,7 +130,8 @@ class Group:
         self.pending_producers.setdefault(partition, set()).add(producer_id)
 
     def remove_pending_offset(self, producer_id: int, partition: TopicPartition) -> None:
-        """Remove an offset of an open transaction, and the transaction if it contains no other offset."""
+        """Remove an offset of an open transaction, and the transaction if it contains no other offset. The offset must
+        exist."""
         pending = self.pending_offsets[producer_id]
         del pending[partition]
         if not pending:

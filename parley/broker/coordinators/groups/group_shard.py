@@ -177,11 +177,11 @@ class GroupShard:
         type_name: str,
         absent: str = "Group {} not found.",
     ) -> TypedGroup:
-        """Return the group with this id, if it is of one type. ``of_type`` returns a group's state for that type, or
-        None if the group is of another type. Error messages contain ``type_name``.
+        """Return the state of the group with this id for one type of groups. ``of_type`` returns a group's state for
+        that type, or None if the group is of another type.
 
-        Raises GROUP_ID_NOT_FOUND if there is no such group. If no group of any type has this id, the error message is
-        ``absent``, with the id in place of ``{}``.
+        Raises GROUP_ID_NOT_FOUND if no group has this id, with the message ``absent`` and the id in place of ``{}``.
+        Raises GROUP_ID_NOT_FOUND, too, if the group is of another type; the message then contains ``type_name``.
         """
         known = self.groups.get(group_id)
         if known is None:

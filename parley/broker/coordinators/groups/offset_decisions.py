@@ -52,7 +52,8 @@ class Committer:
 
 
 def check_may_commit(group: Group | None, committer: Committer) -> None:
-    """Raise KafkaError if a client is not allowed to commit offsets now.
+    """Raise KafkaError if a client is not allowed to commit offsets now, for example UNKNOWN_MEMBER_ID,
+    ILLEGAL_GENERATION, STALE_MEMBER_EPOCH or REBALANCE_IN_PROGRESS.
 
     If the group does not exist, a client that names a generation gets GROUP_ID_NOT_FOUND if its version has member
     epochs, otherwise ILLEGAL_GENERATION (KIP-848). A client without a generation may commit while the group has no
@@ -86,9 +87,11 @@ def check_has_offsets(group: Group) -> None:
 
 
 def check_may_commit_transactional(group: Group | None, committer: Committer) -> None:
-    """Raise KafkaError if a transactional producer is not allowed to commit offsets now.
+    """Raise KafkaError if a transactional producer is not allowed to commit offsets now, for example UNKNOWN_MEMBER_ID,
+    ILLEGAL_GENERATION or STALE_MEMBER_EPOCH.
 
-    A producer that names no member, as before KIP-447, is fenced only by its epoch.
+    If the group does not exist (``group`` is None), a producer that names a generation gets ILLEGAL_GENERATION. A
+    producer that names no member, as before KIP-447, is fenced only by its epoch.
     """
     if group is None:
         if committer.generation >= 0:
@@ -109,7 +112,8 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
 
 
 def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Raise KafkaError if a client is not allowed to commit offsets now. Otherwise, count the commit as a heartbeat."""
+    """Raise the errors of ``check_may_commit`` if a client is not allowed to commit offsets now. Otherwise, restart the
+    session of a member of the classic protocol: its commit counts as a heartbeat."""
     group = shard.groups.get(committer.group_id)
     check_may_commit(group, committer)
     if group is not None and group.consumer is not None:
@@ -125,7 +129,9 @@ def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decisi
 def commit(
     shard: GroupShard, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Decision[None]:
-    """Commit offsets. Raises KafkaError if the client is not allowed to commit them."""
+    """Commit offsets. Raises the errors of ``check_may_commit``. Also raises STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION
+    for a member of the classic protocol, if the member was assigned one of the partitions only after the epoch in its
+    request."""
     group = shard.groups.get(committer.group_id)
     check_may_commit(group, committer)
     _check_partitions(group, committer, offsets, shard)
@@ -165,8 +171,8 @@ def commit_transactional(
 ) -> Decision[None]:
     """Commit offsets in a producer's transaction. They are pending until the transaction's marker is in the log.
 
-    Raises KafkaError if the client is not allowed to commit them, or COORDINATOR_LOAD_IN_PROGRESS if there are too many
-    open transactions.
+    Raises the errors of ``check_may_commit_transactional``, but ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH.
+    Raises COORDINATOR_LOAD_IN_PROGRESS if there are too many open transactions.
 
     The caller must have verified that the transaction is open and includes the group. The log rejects a fenced epoch.
     """

@@ -72,7 +72,8 @@ class ShareCoordinator:
         await self._submit(key, partial(decisions.initialize, key, state_epoch, start_offset, leader_epoch))
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
-        """Return the state of a share partition, and fence earlier leaders of the partition."""
+        """Return the state of a share partition, and fence earlier leaders of the partition. Raises INVALID_REQUEST if
+        the share partition is not initialized, FENCED_LEADER_EPOCH, or the errors that the class describes."""
         return await self._submit_led(key, partial(decisions.read, key, leader_epoch))
 
     async def write(
@@ -93,11 +94,13 @@ class ShareCoordinator:
         )
 
     async def delete(self, key: SharePartitionKey, state_epoch: int) -> None:
-        """Delete the state of a share partition, unless it was initialized in a higher state epoch."""
+        """Delete the state of a share partition, if there is any. Raises FENCED_STATE_EPOCH if it was initialized in a
+        higher state epoch, or the errors that the class describes."""
         await self._submit(key, partial(decisions.delete, key, state_epoch))
 
     async def summarize(self, key: SharePartitionKey) -> ShareStateSummary:
-        """Return the state of a share partition, without its batches."""
+        """Return the state of a share partition, without its batches. If it was never initialized, the result has the
+        state epoch 0 and ``UNINITIALIZED_OFFSET``. Raises the errors that the class describes."""
         return await self._submit(key, partial(decisions.summarize, key))
 
     def _check_exists(self, key: SharePartitionKey) -> None:
@@ -133,7 +136,7 @@ class ShareCoordinator:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Delete the share partitions of topics that a metadata change has deleted."""
+        """Start deleting the share partitions of topics that a metadata change has deleted. A failure is logged."""
         if any(isinstance(change, TopicDeleted) and change.name != self.runtime.topic for change in delta.changes):
             for partition, _ in self.runtime.states():
                 try:

@@ -158,7 +158,9 @@ class CoordinatorPersister:
         )
 
     async def read(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareState:
-        """Return the state of a share partition, and fence earlier leaders, as ``Persister.read`` describes."""
+        """Return the state of a share partition, and fence earlier leaders, as ``Persister.read`` describes. If another
+        broker coordinates the share partition, the ``delivery_complete_count`` is ``UNKNOWN_COUNT``: the response does
+        not contain it."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _READ.partition(partition=partition, leader_epoch=leader_epoch)
         found = await self._call(key, _READ, data, lambda: self._coordinator.read(key, leader_epoch))

@@ -66,8 +66,8 @@ def initialize(
 
 
 def read(key: SharePartitionKey, leader_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[ShareState]:
-    """Return the state of a share partition, and fence earlier leaders. Raises INVALID_REQUEST if it is not
-    initialized, or FENCED_LEADER_EPOCH."""
+    """Return the state of a share partition, and fence earlier leaders. Raises INVALID_REQUEST if the share partition
+    is not initialized, or FENCED_LEADER_EPOCH if a leader with a higher epoch has read the state."""
     known = _initialized(key, "Read", shard)
     _check_leader_epoch(known, leader_epoch)
     state = ShareState(known.state_epoch, known.start_offset, known.delivery_complete_count, known.batches)

@@ -129,7 +129,7 @@ class Persister(Protocol):
         ...
 
     async def summary(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareStateSummary:
-        """Return the state without its batches, and fence no leader.
+        """Return the state without its batches. ``leader_epoch`` is not checked, and fences no leader.
 
         If the state was never initialized, the result has the state epoch 0 and ``UNINITIALIZED_OFFSET``.
         """

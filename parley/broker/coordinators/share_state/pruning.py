@@ -36,7 +36,7 @@ def prune(shard: ShareStateShard, now_ms: int) -> Decision[None]:
 def store_cold(shard: ShareStateShard, now_ms: int) -> Decision[None]:
     """Store all share partitions again that have not changed for the configured interval, and set the timer again.
 
-    Stores nothing if no share partition has changed since its last snapshot.
+    Stores nothing if the last snapshot of every share partition already repeats an earlier one.
     """
     interval_ms = shard.config().share_coordinator_cold_partition_snapshot_interval_ms
     timers: dict[Hashable, Timer | None] = {STORE_COLD: Timer(interval_ms, store_cold)}

@@ -60,7 +60,7 @@ class ShareStateShard:
 
     @property
     def superseded_before(self) -> int:
-        """The offset before which all records are superseded by later ones."""
+        """The offset before which all records are superseded by later ones, or -1 if there are no records."""
         return next(iter(self.snapshots.values()), self.last_offset)
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:

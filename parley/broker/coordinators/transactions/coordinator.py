@@ -90,12 +90,15 @@ class TransactionCoordinator:
         two_phase_commit: bool = False,
         keep_prepared: bool = False,
     ) -> ProducerIdentity:
-        """Return the identity of a producer that starts, or that continues after an error.
+        """Return the identity of a producer that starts, or that continues after an error. Waits at most ``HELD_S`` for
+        the markers of the previous transaction.
 
-        ``timeout_ms`` is the timeout of its transactions. ``expected`` is the identity that the producer names, or
-        None. Raises INVALID_TRANSACTION_TIMEOUT; TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit (KIP-939)
-        unless ``transaction.two.phase.commit.enable`` is set; and UNSUPPORTED_VERSION for ``keep_prepared``, as in
-        Kafka.
+        ``timeout_ms`` is the timeout of its transactions; with ``two_phase_commit`` (KIP-939), they never time out.
+        ``expected`` is the identity that the producer names, or None.
+
+        Raises INVALID_TRANSACTION_TIMEOUT; TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit unless
+        ``transaction.two.phase.commit.enable`` is set; UNSUPPORTED_VERSION for ``keep_prepared``, as in Kafka; and the
+        errors of ``initialization.initialize``, for example PRODUCER_FENCED or CONCURRENT_TRANSACTIONS.
         """
         _check_named(transactional_id)
         config = self._config()
@@ -144,7 +147,8 @@ class TransactionCoordinator:
     async def add_when_ended(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
     ) -> None:
-        """Add partitions like ``add``, but first wait for the markers of the producer's previous transaction."""
+        """Add partitions like ``add``, but first wait for the markers of the producer's previous transaction. Raises
+        CONCURRENT_TRANSACTIONS if they take longer than ``HELD_S``, and the errors of ``add``."""
         await self._after_previous_markers(
             transactional_id, lambda: self.add(transactional_id, producer, partitions, version)
         )
@@ -152,7 +156,8 @@ class TransactionCoordinator:
     async def add(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
     ) -> None:
-        """Add partitions to the producer's transaction. ``version`` is the client's transaction version."""
+        """Add partitions to the producer's transaction. ``version`` is the client's transaction version. Raises the
+        errors of ``adding.add``, but UNKNOWN_SERVER_ERROR instead of MESSAGE_TOO_LARGE."""
         _check_named(transactional_id)
         decide = partial(
             add, transactional_id=transactional_id, producer=producer, partitions=partitions, version=version
@@ -163,7 +168,8 @@ class TransactionCoordinator:
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
         """Return a future of a code for each partition: NONE if it belongs to the producer's transaction, otherwise
-        TRANSACTION_ABORTABLE. If the producer is unknown or fenced, all partitions get that error."""
+        TRANSACTION_ABORTABLE. If the producer is unknown or fenced, all partitions get that error. The future fails
+        with CONCURRENT_TRANSACTIONS while the transaction completes."""
         _check_named(transactional_id)
         decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
         return self._submit(transactional_id, decide)
@@ -171,8 +177,8 @@ class TransactionCoordinator:
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | None:
-        """Return the result of ``verify`` without waiting, or None if it would have to wait for the in-sync
-        replicas."""
+        """Return the result of ``verify`` without waiting, or None if it would have to wait for the in-sync replicas.
+        Raises the errors with which the future of ``verify`` fails."""
         _check_named(transactional_id)
         decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
         return self.runtime.read(transactional_id, partial(self._decide, decide))
@@ -180,8 +186,9 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, version: int, *, committed: bool
     ) -> ProducerIdentity:
-        """Commit or abort the producer's transaction, and return the identity for its next one. ``version`` is the
-        client's transaction version."""
+        """Commit the producer's transaction, or abort it if ``committed`` is False. Returns the identity for its next
+        one. ``version`` is the client's transaction version. Raises the errors of ``ending.end``, for example
+        PRODUCER_FENCED or INVALID_TXN_STATE."""
         _check_named(transactional_id)
         decide = partial(
             end, transactional_id=transactional_id, producer=producer, committed=committed, version=version
@@ -220,7 +227,7 @@ class TransactionCoordinator:
         return counts
 
     async def _new_id(self) -> int:
-        """Return an unused producer id."""
+        """Return an unused producer id. Raises the errors of ``ProducerIds.take``."""
         await asyncio.sleep(0)  # yield: the store uses timeouts, which need a task, and ``at_once`` runs without one
         return await self._producer_ids.take()
 

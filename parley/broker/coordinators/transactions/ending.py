@@ -46,7 +46,8 @@ def end(
     version: int,
     new_id: int | None,
 ) -> Decision[Ended]:
-    """Decide on EndTxn from a client of transaction version ``version``.
+    """Decide on EndTxn from a client of transaction version ``version``, which aborts the transaction if ``committed``
+    is False.
 
     ``new_id`` is an unused producer id, or None. If the decision needs an id and ``new_id`` is None, the reply is None:
     the caller then submits the event again with an id.
@@ -94,7 +95,8 @@ def _end_keeping_epoch(
     producer: ProducerIdentity,
     committed: bool,
 ) -> Decision[Ended]:
-    """Decide on EndTxn from a client whose epoch does not change with each transaction."""
+    """Decide on EndTxn from a client whose epoch does not change with each transaction. Raises the errors of
+    ``end``."""
     if producer.producer_id != known.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if producer != known.identity or known.producer_epoch == EPOCH_MAX:

@@ -40,6 +40,7 @@ def initialize(
 
     ``expected`` is the identity that the request names, or None. ``new_id`` is an unused producer id, or None. If the
     decision needs an id and ``new_id`` is None, the reply is None: the caller then submits the event again with an id.
+    If the decision aborts an open transaction, the reply is CONCURRENT_TRANSACTIONS, and the producer must retry.
 
     Raises CONCURRENT_TRANSACTIONS while the previous transaction completes, PRODUCER_FENCED if a newer producer uses
     the transactional id, or POLICY_VIOLATION if the shard contains too many transactional ids.

@@ -18,7 +18,7 @@ class Filter:
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()
     open_longer_than_ms: int = -1
-    """The minimum age of the transactions to list, in milliseconds since they were opened. A negative number matches
+    """Only transactions that have been open for more than this number of milliseconds match. A negative number matches
     all."""
 
     def matches(self, transaction: Transaction, now_ms: int) -> bool:

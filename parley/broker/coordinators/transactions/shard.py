@@ -84,7 +84,7 @@ class TransactionShard:
 
     def has_room(self, size: int) -> bool:
         """Return True if records of ``size`` bytes in total fit in the one batch that a periodic event (a timeout or an
-        id expiry) may write."""
+        id expiry) may write. Raises KafkaError if the partition has no log on this broker."""
         return HEADER_SIZE + size <= min(PERIODIC_BYTES_MAX, self.batch_bytes_max())
 
     def accepts(self, size: int) -> bool:

@@ -46,7 +46,11 @@ class Joiner:
 
 
 def join(request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int) -> Decision[JoinGroupResponse]:
-    """Let a member join or rejoin. The reply is usually held until the next generation begins."""
+    """Let a member join or rejoin. The reply is usually held until the next generation begins.
+
+    From version 4 of the request on, a dynamic member without an id gets the reply MEMBER_ID_REQUIRED, with a new id.
+    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL or GROUP_MAX_SIZE_REACHED.
+    """
     group_id = request.group_id
     if request.member_id and group_id not in shard.groups:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -168,7 +172,11 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
 
 def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
     """Reply with a member's assignment, as soon as the leader of the group has sent it and the in-sync replicas have
-    stored it."""
+    stored it.
+
+    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or
+    REBALANCE_IN_PROGRESS.
+    """
     membership = shard.membership_of(request.group_id)
     member = membership.current_member(request.member_id, request.group_instance_id, request.generation_id)
     if (request.protocol_type is not None and request.protocol_type != membership.protocol_type) or (
@@ -188,7 +196,10 @@ def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[
 
 
 def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
-    """Keep a member's session alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin."""
+    """Keep a member's session alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin, and otherwise NONE.
+
+    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
+    """
     membership = shard.membership_of(request.group_id)
     member = membership.current_member(request.member_id, request.group_instance_id, request.generation_id)
     must_rejoin = membership.state is GroupState.PREPARING_REBALANCE

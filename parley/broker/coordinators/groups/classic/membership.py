@@ -135,7 +135,7 @@ class Membership:
             self.leader_id = member.member_id
 
     def remove(self, gone: Iterable[GroupMember]) -> None:
-        """Remove members. If the leader is removed, another member becomes the leader."""
+        """Remove members. If the leader is removed, another member, if any is left, becomes the leader."""
         ids = {member.member_id for member in gone}
         self.members = {known: each for known, each in self.members.items() if known not in ids}
         self.static_ids = {instance: known for instance, known in self.static_ids.items() if known not in ids}
@@ -144,8 +144,8 @@ class Membership:
             self.leader_id = next(iter(self.members), None)
 
     def put_in_place(self, member: GroupMember, old_id: str) -> None:
-        """Replace a static member's previous incarnation with the restarted one (KIP-345), which keeps its role and
-        assignment."""
+        """Replace the member ``old_id``, the previous incarnation of a static member, with ``member``, the restarted
+        one, which keeps its role and assignment (KIP-345)."""
         leads = self.leader_id == old_id
         self.remove([self.members[old_id]])
         self.add(member)
@@ -223,5 +223,5 @@ class Membership:
         return votes.most_common(1)[0][0]
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout of all members."""
+        """Return the longest rebalance timeout of all members, or 0 if there are no members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)

@@ -50,7 +50,8 @@ REMEMBERED_IDS_MAX: Final = 256
 
 
 def session(group_id: str, member: GroupMember) -> Mapping[Hashable, Timer]:
-    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
+    """Return the session timer of a member under its key, for ``Decision.timers``. Setting the timer restarts the
+    session."""
     return _session(group_id, member.member_id, member.session_timeout_ms)
 
 

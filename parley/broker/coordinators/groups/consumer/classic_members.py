@@ -67,7 +67,11 @@ def join(
     shard: GroupShard,
     now_ms: int,
 ) -> Decision[JoinGroupResponse]:
-    """Let a member join or rejoin: move it toward its target assignment. Raises the KafkaError that the client gets."""
+    """Let a member join or rejoin: move it toward its target assignment.
+
+    From version 4 of the request on, a dynamic member without an id gets the reply MEMBER_ID_REQUIRED, with a new id.
+    Raises the KafkaError that the client gets, for example INCONSISTENT_GROUP_PROTOCOL or GROUP_MAX_SIZE_REACHED.
+    """
     _check_migration(group, shard)
     protocols = tuple([(each.name, each.metadata) for each in request.protocols])
     _check_size(group, request.member_id, shard)
@@ -119,7 +123,8 @@ def _check_size(group: ConsumerGroup, member_id: str, shard: GroupShard) -> None
 
 
 def _check_protocols(group: ConsumerGroup, protocol_type: str, protocols: Protocols) -> None:
-    """Raise INCONSISTENT_GROUP_PROTOCOL if the member has no strategy that all classic members support."""
+    """Raise INCONSISTENT_GROUP_PROTOCOL if the protocol type is not that of consumers, if the member has no strategy
+    that all classic members support, or if its subscription cannot be decoded."""
     classic = [each.details.classic for each in group.members.values() if each.details.classic is not None]
     common = {name for name, _ in protocols}
     for each in classic:
@@ -184,7 +189,11 @@ def _joined(member: Member) -> JoinGroupResponse:
 def sync(
     request: SyncGroupRequest, group: ConsumerGroup, shard: GroupShard, now_ms: int
 ) -> Decision[SyncGroupResponse]:
-    """Reply with a member's assignment. Raises the KafkaError that the client gets."""
+    """Reply with a member's assignment.
+
+    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, or
+    REBALANCE_IN_PROGRESS if the member must rejoin first.
+    """
     member, classic = _require(group, request.member_id, request.group_instance_id, request.generation_id)
     if request.protocol_type not in (None, CONSUMER_PROTOCOL) or (
         request.protocol_name not in (None, classic.protocols[0][0])
@@ -207,7 +216,7 @@ def sync(
 
 
 def heartbeat(request: HeartbeatRequest, group: ConsumerGroup, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
-    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin.
+    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin, and otherwise NONE.
 
     Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
     """
@@ -250,7 +259,8 @@ def _require(
 def leave(
     leaving: Sequence[LeaveGroupRequest.MemberIdentity], group: ConsumerGroup, shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply contains an error code for each of them, in the same order."""
+    """Remove members that leave. The reply contains an error code for each of them, in the same order: NONE,
+    UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     codes: list[ErrorCode] = []
     gone: dict[str, Member] = {}
     for each in leaving:
@@ -268,7 +278,7 @@ def leave(
 
 def _leaver(leaving: LeaveGroupRequest.MemberIdentity, group: ConsumerGroup) -> Member:
     """Return the member that leaves. It may use either protocol, because administrators remove members of both
-    protocols with LeaveGroup."""
+    protocols with LeaveGroup. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     if leaving.group_instance_id is None:
         return require_member(group, leaving.member_id)
     static = group.members.get(group.static_ids.get(leaving.group_instance_id, ""))

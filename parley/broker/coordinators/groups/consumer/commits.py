@@ -21,7 +21,10 @@ MEMBER_EPOCHS_SINCE: Final = 9
 
 def check_may_commit_to(group: ConsumerGroup, member_id: str, epoch: int, api_version: int) -> None:
     """Raise KafkaError if a client is not allowed to commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH,
-    ILLEGAL_GENERATION, or UNSUPPORTED_VERSION if its version of the request has no member epochs."""
+    ILLEGAL_GENERATION, or UNSUPPORTED_VERSION if its version of the request has no member epochs.
+
+    A client without a member epoch, for which ``epoch`` is negative, may commit if the group has no members.
+    """
     if epoch < 0 and not group.members:
         return
     member = require_member(group, member_id)
@@ -37,7 +40,8 @@ def check_may_commit_to(group: ConsumerGroup, member_id: str, epoch: int, api_ve
 def partition_check(group: ConsumerGroup, member_id: str, epoch: int) -> Callable[[UUID | None, int], None] | None:
     """Return a function that checks whether a member may commit for a partition, or None if it may commit for all.
 
-    The function raises STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if the member is not allowed to commit.
+    The function takes the topic id (None if it is unknown) and the partition. It raises STALE_MEMBER_EPOCH, or
+    ILLEGAL_GENERATION for a member of the classic protocol, if the member is not allowed to commit.
     """
     member = group.members.get(member_id)
     if member is None or epoch == member.progress.epoch:
@@ -55,7 +59,8 @@ def partition_check(group: ConsumerGroup, member_id: str, epoch: int) -> Callabl
 
 
 def check_may_read(group: ConsumerGroup, member_id: str, epoch: int) -> None:
-    """Raise UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if a member is not in this epoch."""
+    """Raise UNKNOWN_MEMBER_ID if the group has no such member. Raise STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for a
+    member of the classic protocol, if its member epoch is not ``epoch``."""
     member = require_member(group, member_id)
     if member.progress.epoch != epoch:
         raise _stale(member)

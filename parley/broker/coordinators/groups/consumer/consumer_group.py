@@ -106,7 +106,8 @@ class ConsumerGroup:
         return self.owners.get(topic, {}).get(partition)
 
     def target_of(self, member_id: str, instance_id: str | None) -> Assignment:
-        """Return a member's target assignment. A new static member gets the target of its previous incarnation."""
+        """Return a member's target assignment, which is empty if it has none. A new static member gets the target of
+        its previous incarnation."""
         known = self.targets.get(member_id)
         if known is None and instance_id is not None:
             known = self.targets.get(self.static_ids.get(instance_id, ""))
@@ -153,7 +154,8 @@ class ConsumerGroup:
         self.members[member_id] = replace(known, progress=progress)
 
     def remove_progress(self, member_id: str) -> None:
-        """Reset a member's epochs and partitions."""
+        """Reset a member's epochs and partitions to those of a member that has just joined. Does nothing if the member
+        is unknown."""
         if member_id in self.members:
             self.put_progress(member_id, NEW)
 
@@ -204,7 +206,8 @@ def _subtract(counts: dict[str, int], names: tuple[str, ...]) -> None:
 
 
 def is_waiting_for_release(group: ConsumerGroup, member: Member, target: Assignment) -> bool:
-    """Return True if another member still owns a partition of the member's target."""
+    """Return True if the member is in the state UNRELEASED_PARTITIONS, and a partition of ``target`` that it lacks
+    still has an owner."""
     if member.progress.state is not MemberState.UNRELEASED_PARTITIONS:
         return False
     mine: Mapping[UUID, Mapping[int, int]] = member.progress.assigned

@@ -23,7 +23,8 @@ def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def assignment_of(data: bytes, image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
-    """Decode the partitions of an assignment. Skips negative partition numbers, and topics that do not exist.
+    """Decode the partitions of an assignment; empty data contains none. Skips negative partition numbers, and topics
+    that do not exist.
 
     Raises MalformedMessage if the data cannot be decoded.
     """

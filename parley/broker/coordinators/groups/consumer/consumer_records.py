@@ -93,7 +93,7 @@ def member_record(group_id: str, member: Member) -> KeyValue:
 
 
 def target_epoch_record(group_id: str, epoch: int, since_ms: int) -> KeyValue:
-    """Return the record of the epoch of a target assignment."""
+    """Return the record of the epoch of a target assignment, which was computed at the time ``since_ms``."""
     value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=since_ms)
     return _target_epoch_key(group_id), encode_stored(value, _VALUE_VERSION)
 
@@ -170,7 +170,7 @@ def group_tombstones(group: ConsumerGroup) -> list[KeyValue]:
 
 
 def group_records(group: ConsumerGroup) -> list[KeyValue]:
-    """Return all records of a group, in Kafka's order."""
+    """Return all records of a group, except those of its regular expressions, in Kafka's order."""
     group_id, members = group.group_id, group.members.values()
     records = [member_record(group_id, member) for member in members]
     records.append(epoch_record(group_id, group.epoch, group.metadata_hash))
@@ -219,7 +219,8 @@ Change = Callable[[ConsumerGroup], None]
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Decode a record. Returns its group id, a function that applies it to the group, and True if it deletes the group.
+    """Decode a record whose key is of ``kind``, for which ``is_of_consumer_group`` is true. Returns its group id, a
+    function that applies it to the group, and True if it deletes the group.
 
     Raises MalformedMessage if the record cannot be decoded.
     """

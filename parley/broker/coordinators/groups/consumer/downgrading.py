@@ -26,7 +26,9 @@ _log = logging.getLogger(__name__)
 def may_downgrade_without(
     group: ConsumerGroup, members: Collection[Member], shard: GroupShard, *, joining: int = 0
 ) -> bool:
-    """Return True if the group becomes a classic group when ``members`` leave and ``joining`` classic members join."""
+    """Return True if the group should become a classic group when ``members`` leave and ``joining`` classic members
+    join: if the migration policy allows it, and only classic members remain, at least one and at most
+    ``group.max.size``."""
     config = shard.config()
     if not migration_policy(config).allows_downgrade:
         return False

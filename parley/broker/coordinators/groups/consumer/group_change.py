@@ -103,7 +103,7 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
         return [each for each in self._members.values() if each is not None]
 
     def target_of(self, member: Member) -> Assignment:
-        """Return a member's target assignment."""
+        """Return a member's target assignment, which is empty if it has none."""
         target = self._targets.get(member.member_id)
         if target is not None:
             return target
@@ -167,7 +167,8 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
     # --- Epochs ---
 
     def check_metadata(self, *, bump: bool) -> None:
-        """Start a new epoch if ``bump`` is True, or if the topics that members subscribe to have changed."""
+        """Start a new epoch if ``bump`` is True, or if the topics that members subscribe to have changed. Raises
+        UNKNOWN_SERVER_ERROR if the group is in the highest epoch."""
         found = metadata_hash(self.shard.image(), self.subscribed_topics())
         self._checked_metadata = True
         if bump or found != self.group.metadata_hash:
@@ -176,7 +177,8 @@ class GroupChange(ModernGroupChange[ConsumerGroup, Member]):
             self.records.append(old_metadata_tombstone(self.group_id))
 
     def bump(self, found_hash: int | None = None) -> None:
-        """Start a new group epoch, which needs a new target assignment.
+        """Start a new group epoch, which needs a new target assignment. Raises UNKNOWN_SERVER_ERROR if the group is in
+        the highest epoch.
 
         ``found_hash`` is the hash of the topics that the members subscribe to; if it is None, it is computed.
         """
@@ -258,8 +260,9 @@ def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[An
 def in_steps(
     shard: GroupShard, group: ConsumerGroup
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return two functions for a large target assignment. The first one computes it in a thread. The second one stores
-    it, and takes the result of the first one."""
+    """Return two functions for a large target assignment. The first one computes the assignment, and may be called in a
+    thread. It raises UNKNOWN_SERVER_ERROR if the assignor fails. The second one takes the result of the first one, and
+    returns the decision that stores the assignment."""
     members = list(group.members.values())
     spec = group_spec(members, group.targets, group.regexes, shard.image())
     instances = {

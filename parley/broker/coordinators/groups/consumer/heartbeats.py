@@ -51,7 +51,7 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
     """Let a member join, stay or leave, and move it toward its target assignment. Raises the KafkaError that the client
-    gets."""
+    gets, for example UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
     if request.member_epoch < JOIN:
         return leave(request, shard, now_ms)
     if changes_nothing(request, sender.context, shard):
@@ -63,7 +63,7 @@ def in_all_steps(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
     """Decide on the heartbeat of a member that joins or stays, in all three steps. Raises the KafkaError that the
-    client gets."""
+    client gets, for example UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
     joins = request.member_epoch == JOIN
     group, conversion = _group_and_conversion(request.group_id, shard, joins=joins)
     _check_size(group, request.member_id, shard)

@@ -57,9 +57,10 @@ def require_group(group_id: str, shard: GroupShard) -> ConsumerGroup:
 def remove_members(
     group: ConsumerGroup, members: Collection[Member], reply: T, reason: str, shard: GroupShard, now_ms: int
 ) -> Decision[T]:
-    """Remove members, and start a new epoch.
+    """Remove members, and start a new group epoch. The decision has the reply ``reply``. ``reason`` is logged.
 
-    If only members of the classic protocol are left, the group becomes a classic group, unless it is too large.
+    If only members of the classic protocol are left, the group becomes a classic group, unless it is too large or the
+    migration policy does not allow it.
     """
     if may_downgrade_without(group, members, shard):
         decision = downgraded(group, members, reply, shard, now_ms)

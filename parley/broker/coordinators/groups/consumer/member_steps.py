@@ -11,9 +11,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def require_static(static: Member | None, member_id: str, instance_id: str) -> Member:
-    """Return the static member with this instance id.
+    """Return ``static``, the group's member with the instance id ``instance_id``.
 
-    Raises UNKNOWN_MEMBER_ID if there is none, or FENCED_INSTANCE_ID if its member id is not ``member_id``.
+    Raises UNKNOWN_MEMBER_ID if it is None, because there is no such member, or FENCED_INSTANCE_ID if its member id is
+    not ``member_id``.
     """
     if static is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -29,7 +30,8 @@ def reconcile(member: Member, reported: Assignment | None, subscription_changed:
     """Move a member toward its target assignment, and return the changed member.
 
     ``reported`` contains the partitions that the member reports as its own, or is None if it does not report them.
-    Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it owns no partitions.
+    ``subscription_changed`` is True if its current request has changed its subscription. Raises FENCED_MEMBER_EPOCH for
+    a member in an unknown state, unless it reports that it owns no partitions.
     """
     if not subscription_changed and member.progress.is_reconciled_to(change.target_epoch):
         return member

@@ -180,7 +180,8 @@ def install_matches(
     """Store the topics that match the expressions of a group, and start another epoch if they have changed.
 
     An expression that was matched for the first time counts as a change even if it matches no topic: the member may
-    have subscribed to other topics before, which other members must get now.
+    have subscribed to other topics before, which other members must get now. Skips expressions to which no member
+    subscribes anymore.
     """
     group = shard.consumer_group(group_id)
     if group is None:

@@ -31,7 +31,8 @@ busy."""
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
+    """Return the session timer of a member under its key, for ``Decision.timers``. Setting the timer restarts the
+    session."""
     is_short = len(group_id) + len(member_id) <= REMEMBERED_IDS_MAX
     return (_remembered_session if is_short else _session)(group_id, member_id, timeout_ms)
 
@@ -45,15 +46,17 @@ _remembered_session = lru_cache(SESSIONS_MAX)(_session)
 
 
 def session_of(shard: GroupShard, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
-    """Return the session timer of a member of either protocol, by its key. Setting the timer restarts the session."""
+    """Return the session timer of a member of either protocol under its key, for ``Decision.timers``. Setting the timer
+    restarts the session."""
     classic = member.details.classic
     timeout_ms = shard.settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
     return session(group_id, member.member_id, timeout_ms)
 
 
 def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | None]:
-    """Return the timer that removes a member if it does not revoke its partitions in time, by its key. The timer is
-    None, which cancels it, if the member need not revoke any partitions or has left temporarily."""
+    """Return the timer that removes a member if it does not revoke its partitions in time, under its key, for
+    ``Decision.timers``. The timer is None, which cancels it, if the member need not revoke any partitions or has left
+    temporarily."""
     key = TimerKind.MEMBER_REBALANCE, group_id, member.member_id
     progress = member.progress
     if progress.state is not MemberState.UNREVOKED_PARTITIONS or progress.epoch == LEFT_FOR_NOW:
@@ -64,7 +67,8 @@ def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | 
 
 def classic_timer(kind: TimerKind, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
     """Return the timer that removes a member of the classic protocol if it does not rejoin (``MEMBER_JOIN``), or
-    request its assignment (``MEMBER_SYNC``), in time."""
+    request its assignment (``MEMBER_SYNC``), within its rebalance timeout. The timer is under its key, for
+    ``Decision.timers``."""
     request = "join" if kind is TimerKind.MEMBER_JOIN else "sync"
     event = partial(member_expired, group_id, member.member_id, f"classic member did not {request} in time")
     timeout_ms = max(member.details.rebalance_timeout_ms, SESSION_MIN_MS)

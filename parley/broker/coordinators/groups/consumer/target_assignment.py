@@ -25,7 +25,8 @@ milliseconds."""
 
 
 def subscribed_names(member: Member, regexes: Mapping[str, ResolvedRegex]) -> Set[str]:
-    """Return the topics that a member subscribes to, by name or by regular expression."""
+    """Return the names of the topics that a member subscribes to, by name or by regular expression. A regular
+    expression that is not in ``regexes`` adds no topics."""
     details = member.details
     resolved = regexes.get(details.regex) if details.regex else None
     return frozenset(details.topics) if resolved is None else resolved.topics.union(details.topics)
@@ -56,12 +57,14 @@ def group_spec(
 
 
 def size_of(members: int, names: Set[str], image: MetadataImage) -> int:
-    """Return the number of members and partitions of an assignment, which determines how long the computation takes."""
+    """Return the number of members plus the number of partitions of the existing topics in ``names``, which determines
+    how long the computation of an assignment takes."""
     return members + sum(len(image.topics[name].partitions) for name in names if name in image.topics)
 
 
 def preferred_assignor(members: Iterable[Member], assignors: Mapping[str, PartitionAssignor]) -> PartitionAssignor:
-    """Return the assignor that most members prefer, or the first configured one if no member prefers one."""
+    """Return the configured assignor that most members prefer. If several are preferred equally, or no member prefers
+    any, return the first of them in the order of the configuration."""
     wanted = Counter(member.details.assignor for member in members)
     first = next(iter(assignors.values()))
     known = [name for name in assignors if wanted[name]]

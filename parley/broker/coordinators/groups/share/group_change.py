@@ -83,7 +83,7 @@ class ShareGroupChange(ModernGroupChange[ShareGroup, ShareMember]):
         self._put(member, current_record(self.group_id, member))
 
     def remove(self, member: ShareMember) -> None:
-        """Remove a member, and start a new epoch."""
+        """Remove a member, and start a new epoch. Raises UNKNOWN_SERVER_ERROR if the group is in the highest epoch."""
         self._members[member.member_id] = None
         self.records += member_tombstones(self.group_id, member.member_id)
         self.timers[TimerKind.SHARE_SESSION, self.group_id, member.member_id] = None
@@ -94,7 +94,7 @@ class ShareGroupChange(ModernGroupChange[ShareGroup, ShareMember]):
         return {name for member in self.members() for name in member.topics}
 
     def target_of(self, member_id: str) -> Assignment:
-        """Return a member's target assignment."""
+        """Return a member's target assignment, which is empty if it has none."""
         return self._targets.get(member_id, self.group.targets.get(member_id, NOTHING))
 
     # --- Epochs ---
@@ -102,7 +102,7 @@ class ShareGroupChange(ModernGroupChange[ShareGroup, ShareMember]):
     def check_metadata(self, *, bump: bool) -> bool:
         """Start a new epoch if ``bump`` is True, or if the topics that members subscribe to have changed.
 
-        Returns True if it has started a new epoch.
+        Returns True if it has started a new epoch. Raises UNKNOWN_SERVER_ERROR if the group is in the highest epoch.
         """
         found = metadata_hash(self.shard.image(), self.subscribed_topics())
         self._checked_metadata = True

@@ -38,7 +38,8 @@ JOIN, LEAVE = 0, -1
 def heartbeat(
     request: ShareGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[ShareGroupHeartbeatResponse]:
-    """Let a member join, stay or leave, and return its partitions. Raises the KafkaError that the client gets."""
+    """Let a member join, stay or leave, and return its partitions. Raises the KafkaError that the client gets, for
+    example UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
     if request.member_epoch == LEAVE:
         return _leave(request, shard, now_ms)
     joins = request.member_epoch == JOIN
@@ -184,7 +185,8 @@ def _leave(
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
+    """Return the session timer of a member under its key, for ``Decision.timers``. Setting the timer restarts the
+    session."""
     return {
         (TimerKind.SHARE_SESSION, group_id, member_id): Timer(timeout_ms, partial(_expired, group_id, member_id), True)
     }

@@ -49,7 +49,8 @@ def is_assignment_pending(group: ShareGroup, image: MetadataImage) -> bool:
 
 
 def begin_initialization(change: ShareGroupChange) -> None:
-    """Start initializing the partitions that members subscribe to and that are not initialized yet."""
+    """Record in ``change`` the partitions that members subscribe to and that are not initialized yet. Their
+    initialization starts when the in-sync replicas have the record."""
     missing = _missing(change)
     if not missing:
         return

@@ -28,7 +28,8 @@ class LatestOffsets:
         self._peers = peers
 
     async def of(self, topic: str, index: int) -> int:
-        """Return the high watermark of a partition. Raises KafkaError if its leader is unknown or returns an error."""
+        """Return the high watermark of a partition. Raises KafkaError if its leader is unknown, cannot be reached
+        (NETWORK_EXCEPTION), or returns an error."""
         state = self._metadata.image.partition(topic, index)
         if state is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -112,7 +112,7 @@ class ShareGroup:
         )
 
     def remove_member(self, member_id: str) -> None:
-        """Remove a member."""
+        """Remove a member. Does nothing if it is unknown."""
         known = self.members.pop(member_id, None)
         if known is not None:
             self._count(known.topics, -1)
@@ -124,7 +124,8 @@ class ShareGroup:
         self.members[member_id] = replace(known, epoch=epoch, previous_epoch=previous_epoch, assigned=assigned)
 
     def remove_progress(self, member_id: str) -> None:
-        """Reset a member's epochs and partitions."""
+        """Reset a member's epochs and partitions to those of a member that has just joined. Does nothing if the member
+        is unknown."""
         if member_id in self.members:
             self.put_progress(member_id, 0, 0, NOTHING)
 

@@ -57,7 +57,7 @@ offset."""
 
 
 class SharePartitionOffset(NamedTuple):
-    """The result of DescribeShareGroupOffsets for a partition."""
+    """The result of DescribeShareGroupOffsets for a partition. The defaults stand for unknown values."""
 
     start_offset: int = UNINITIALIZED_OFFSET
     leader_epoch: int = NO_LEADER_EPOCH
@@ -187,10 +187,12 @@ class ShareGroups:
     async def describe_offsets(
         self, group_id: str, requested: Mapping[str, Iterable[int]] | None
     ) -> dict[str, dict[int, SharePartitionOffset]]:
-        """Return the offsets of share partitions by topic. If ``requested`` is None, return all initialized partitions.
+        """Return the offsets of share partitions by topic name and partition. If ``requested`` is None, return all
+        initialized partitions.
 
-        As in Kafka, a partition whose state cannot be read is returned without an offset and without an error. Raises
-        KafkaError if this broker does not coordinate the group.
+        As in Kafka, a partition whose state cannot be read is returned without an offset and without an error. A
+        partition whose latest offset cannot be read is returned with the error. Raises KafkaError if this broker does
+        not coordinate the group.
         """
         if requested is None:
             initialized = await self._runtime.submit(group_id, partial(_initialized, group_id))
@@ -232,10 +234,11 @@ class ShareGroups:
     async def alter_offsets(
         self, group_id: str, wanted: Mapping[str, Mapping[int, int]]
     ) -> dict[str, dict[int, ErrorCode]]:
-        """Set the start offsets of a group without members, and create the group if it does not exist.
+        """Set the start offsets of a group without members, and create the group if it does not exist. ``wanted``
+        contains the start offsets by topic name and partition.
 
-        Returns the outcome of each partition. Raises GROUP_ID_NOT_FOUND for a group of another type, or
-        NON_EMPTY_GROUP.
+        Returns the outcome of each partition, which is UNKNOWN_TOPIC_OR_PARTITION if it does not exist. Raises
+        GROUP_ID_NOT_FOUND for a group of another type, NON_EMPTY_GROUP, or the errors of ``CoordinatorRuntime.submit``.
         """
         async with self._turn(group_id):
             begun = await self._runtime.submit(group_id, partial(begin_alteration, group_id, wanted))
@@ -252,9 +255,10 @@ class ShareGroups:
         }
 
     async def delete_offsets(self, group_id: str, names: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Delete the offsets of topics in a group without members. Returns the error of each topic, or None.
+        """Delete the offsets of topics in a group without members. Returns the error of each topic, or None: for
+        example, UNKNOWN_TOPIC_OR_PARTITION for a topic without offsets.
 
-        Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or the errors of ``CoordinatorRuntime.submit``.
         """
         requested = list(dict.fromkeys(names))
 
@@ -281,8 +285,8 @@ class ShareGroups:
     async def delete_state(self, group_id: str) -> None:
         """Delete the state of all share partitions of a group, before the group is deleted.
 
-        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or the error of the persister. If it raises, the caller must not
-        delete the group.
+        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, the error of the persister, or the errors of
+        ``CoordinatorRuntime.submit``. If it raises, the caller must not delete the group.
         """
 
         def decide(shard: GroupShard, now_ms: int) -> Decision[Begun]:

@@ -73,7 +73,7 @@ def member_record(group_id: str, member: ShareMember) -> KeyValue:
 
 
 def target_epoch_record(group_id: str, epoch: int, since_ms: int) -> KeyValue:
-    """Return the record of the epoch of a target assignment."""
+    """Return the record of the epoch of a target assignment, which was computed at the time ``since_ms``."""
     value = ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=since_ms)
     return _target_epoch_key(group_id), encode_stored(value, _VALUE_VERSION)
 
@@ -192,7 +192,8 @@ def is_of_share_group(kind: int) -> bool:
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Decode a record. Returns its group id, a function that applies it to the group, and True if it deletes the group.
+    """Decode a record whose key is of ``kind``, for which ``is_of_share_group`` is true. Returns its group id, a
+    function that applies it to the group, and True if it deletes the group.
 
     Raises MalformedMessage if the record cannot be decoded.
     """

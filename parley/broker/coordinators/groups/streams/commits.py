@@ -16,7 +16,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_version: int) -> None:
     """Raise KafkaError if a client is not allowed to commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or
-    UNSUPPORTED_VERSION if its version of the request has no member epochs."""
+    UNSUPPORTED_VERSION if its version of the request has no member epochs.
+
+    A client without a member epoch, for which ``epoch`` is negative, may commit if the group has no members.
+    """
     if epoch < 0 and not group.members:
         return
     member = require_member(group, member_id)
@@ -32,7 +35,8 @@ def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_ver
 def partition_check(group: StreamsGroup, member_id: str, epoch: int) -> Callable[[str, int], None] | None:
     """Return a function that checks whether a member may commit for a partition, or None if it may commit for all.
 
-    The function raises STALE_MEMBER_EPOCH if the member is not allowed to commit.
+    The function takes the name of the topic and the partition. It raises STALE_MEMBER_EPOCH if the member is not
+    allowed to commit.
     """
     member = group.members.get(member_id)
     if member is None or epoch == member.progress.epoch:
@@ -51,6 +55,7 @@ def partition_check(group: StreamsGroup, member_id: str, epoch: int) -> Callable
 
 
 def check_may_read(group: StreamsGroup, member_id: str, epoch: int) -> None:
-    """Raise UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH if a member is not in this epoch."""
+    """Raise UNKNOWN_MEMBER_ID if the group has no such member, or STALE_MEMBER_EPOCH if its member epoch is not
+    ``epoch``."""
     if require_member(group, member_id).progress.epoch != epoch:
         raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)

@@ -217,7 +217,8 @@ class _Counts:
             )
 
     def _copartitioned(self, group: set[str]) -> dict[str, int]:
-        """Return the numbers of partitions of the repartition topics in a copartition group."""
+        """Return the numbers of partitions of the repartition topics in a copartition group. Raises _Unfit if they do
+        not fit the other topics."""
         repartitions = {name: self._known_count(name) for name in group if self._is_repartition(name)}
         others = {name: self._known_count(name) for name in group if name not in repartitions}
         if others:

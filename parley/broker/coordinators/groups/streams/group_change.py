@@ -107,7 +107,7 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
         return member
 
     def remove(self, member: StreamsMember) -> None:
-        """Remove a member, and start a new epoch."""
+        """Remove a member, and start a new epoch. Raises UNKNOWN_SERVER_ERROR if the group is in the highest epoch."""
         group, member_id = self.group, member.member_id
         self._members[member_id] = None
         self.records += member_tombstones(self.group_id, member_id)
@@ -141,7 +141,8 @@ class StreamsGroupChange(ModernGroupChange[StreamsGroup, StreamsMember]):
     # --- Epochs ---
 
     def begin_epoch_if_changed(self, validated_epoch: int) -> None:
-        """Start a new epoch if the members, the topics or the settings of the assignor have changed.
+        """Start a new epoch if the members, the topics or the settings of the assignor have changed. Raises
+        UNKNOWN_SERVER_ERROR if the group is in the highest epoch.
 
         ``validated_epoch`` is the epoch of the topology if all of its topics exist, otherwise -1. A change of it also
         starts a new epoch.
@@ -230,8 +231,8 @@ def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
 def in_steps(
     group: StreamsGroup,
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return two functions for a large target assignment. The first one computes it in a thread. The second one stores
-    it, and takes the result of the first one."""
+    """Return two functions for a large target assignment. The first one computes the assignment, and may be called in a
+    thread. The second one takes the result of the first one, and returns the decision that stores the assignment."""
     decide = deciding(group.members.values(), group.targets, group.configured, group.last_settings)
     with_records = partial(decided_targets, decide, dict(group.targets), partial(target_record, group.group_id))
     return with_records, partial(install_targets, group, group.epoch)

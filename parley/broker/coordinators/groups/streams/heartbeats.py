@@ -70,7 +70,7 @@ def heartbeat(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[Outcome]:
     """Let a member join, stay or leave, and move it toward its target tasks. Raises the KafkaError that the client
-    gets."""
+    gets, for example UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
     if request.member_epoch in (LEAVE, LEAVE_STATIC):
         return _leave(request, shard, now_ms)
     if changes_nothing(request, context, shard):
@@ -82,7 +82,7 @@ def in_all_steps(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[Outcome]:
     """Decide on the heartbeat of a member that joins or stays, in all steps. Raises the KafkaError that the client
-    gets."""
+    gets, for example UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
     joins = request.member_epoch == JOIN
     group = _group(request.group_id, shard, joins=joins)
     before = _member(request, group, joins=joins)
@@ -458,14 +458,15 @@ def _leave(request: StreamsGroupHeartbeatRequest, shard: GroupShard, now_ms: int
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the session timer of a member, by its key. Setting the timer restarts the session."""
+    """Return the session timer of a member under its key, for ``Decision.timers``. Setting the timer restarts the
+    session."""
     event = partial(_removed, group_id, member_id, None)
     return {(TimerKind.STREAMS_SESSION, group_id, member_id): Timer(max(timeout_ms, TIMEOUT_MIN_MS), event, True)}
 
 
 def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, Timer | None]:
-    """Return the timer that removes a member if it does not revoke its tasks in time, by its key. The timer is None,
-    which cancels it, if the member need not revoke any tasks."""
+    """Return the timer that removes a member if it does not revoke its tasks in time, under its key, for
+    ``Decision.timers``. The timer is None, which cancels it, if the member need not revoke any tasks."""
     key = TimerKind.STREAMS_REBALANCE, group_id, member.member_id
     if member.progress.state is not MemberState.UNREVOKED_TASKS:
         return {key: None}

@@ -87,7 +87,7 @@ class InternalTopics:
             self._tasks.start(self._created(context, wanted, remember_ms / 1000), name="create internal topics")
 
     def errors(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the remembered errors of topics, by name."""
+        """Return the remembered errors of topics, by name. Topics without an error are omitted."""
         self._forget()
         return {name: self._errors[name][1] for name in names if name in self._errors}
 

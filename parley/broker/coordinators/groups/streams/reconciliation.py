@@ -36,9 +36,11 @@ from parley.protocol.errors import ErrorCode, KafkaError
 def reconciled(
     member: StreamsMember, target_epoch: int, target: MemberTasks, owned: MemberTasks | None, owners: TaskOwners
 ) -> Progress:
-    """Return a member's progress after a heartbeat. ``owned`` contains the tasks that the member reports, if any.
+    """Return a member's progress after a heartbeat.
 
-    Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it has no tasks.
+    ``owned`` contains the tasks that the member reports as its own, or is None if it does not report them. ``owners``
+    contains the processes that have each task of the group. Raises FENCED_MEMBER_EPOCH for a member in an unknown
+    state, unless it reports that it has no tasks.
     """
     now = member.progress
     match now.state:

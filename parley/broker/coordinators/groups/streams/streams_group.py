@@ -186,7 +186,7 @@ class StreamsGroup:
         return bool(self.members) and self.topology is not None and topic in self.topology.readers
 
     def target_of(self, member_id: str) -> MemberTasks:
-        """Return a member's target assignment."""
+        """Return a member's target assignment, which is empty if it has none."""
         return self.targets.get(member_id, NO_TARGET)
 
     # --- Records ---
@@ -204,12 +204,13 @@ class StreamsGroup:
         self._replace(known, replace(known, progress=progress))
 
     def remove_progress(self, member_id: str) -> None:
-        """Reset a member's epochs and tasks."""
+        """Reset a member's epochs and tasks to those of a member that has just joined. Does nothing if the member is
+        unknown."""
         if member_id in self.members:
             self.put_progress(member_id, NO_PROGRESS)
 
     def remove_member(self, member_id: str) -> None:
-        """Remove a member, and release its tasks."""
+        """Remove a member, and release its tasks. If no member is left, forget that a member requested a shutdown."""
         known = self.members.pop(member_id, None)
         if known is not None:
             self._disown(known)

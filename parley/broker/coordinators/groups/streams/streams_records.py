@@ -56,7 +56,8 @@ _VALUE_VERSION: Final = 0
 def epoch_record(
     group_id: str, epoch: int, metadata_hash: int, validated_epoch: int, settings: Mapping[str, str]
 ) -> KeyValue:
-    """Return the record of a group's epoch."""
+    """Return the record of a group's epoch. It also contains the hash of the topology's topics, the epoch of the
+    validated topology, and the settings of the assignor, as in ``StreamsGroup``."""
     make = StreamsGroupMetadataValue.LastAssignmentConfig
     value = StreamsGroupMetadataValue(
         epoch=epoch,
@@ -127,7 +128,7 @@ def _stored_topics(topics: Sequence[InternalTopic]) -> list[StreamsGroupTopology
 
 
 def target_epoch_record(group_id: str, epoch: int, since_ms: int) -> KeyValue:
-    """Return the record of the epoch of a target assignment."""
+    """Return the record of the epoch of a target assignment, which was computed at the time ``since_ms``."""
     value = StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=since_ms)
     return _target_epoch_key(group_id), encode_stored(value, _VALUE_VERSION)
 
@@ -242,7 +243,8 @@ def is_of_streams_group(kind: int) -> bool:
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Decode a record. Returns its group id, a function that applies it to the group, and True if it deletes the group.
+    """Decode a record whose key is of ``kind``, for which ``is_of_streams_group`` is true. Returns its group id, a
+    function that applies it to the group, and True if it deletes the group.
 
     Raises MalformedMessage if the record cannot be decoded.
     """

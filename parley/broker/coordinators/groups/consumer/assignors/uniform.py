@@ -178,5 +178,5 @@ class _Heterogeneous(_Draft):
 
 
 ROUNDS_MAX = 16
-"""The maximum number of rounds, in each of which all topics are balanced. A round can move the same partitions as the
-previous round."""
+"""The maximum number of rounds. Each round balances all topics, and may move a partition that an earlier round has
+already moved."""
