@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from parley.consensus.zookeeper import ZookeeperBackend
 from parley.consensus.zookeeper.address import parse
 from parley.consensus.zookeeper.configured_address import secrets
 from parley.consensus.zookeeper.connection import synchronous_client
+from parley.consensus.zookeeper.tree_acls import set_acls
 from tests.support.ports import free_port
 from tests.support.preloaded import preloaded_command
 from tests.support.stores.zookeeper import ZookeeperServers, zookeeper_servers
@@ -362,6 +364,7 @@ async def test_keystores_with_passwords(tls: tuple[ZookeeperServers, Path], tmp_
     async with client:
         await client.put("a", b"1")
         assert (await client.watch_count()).open is not None
+    assert await asyncio.to_thread(set_acls, parse(url, secrets(config)), secure=True)
     wrong = {**config, "zookeeper.ssl.keystore.password": "another"}
     with pytest.raises(BadConfig if kind != "encrypted PEM" else Unavailable):
         await (await backend_factory(wrong)(url)).open()

@@ -83,7 +83,7 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
     auth, sasl = _credentials(settings)
     servers = parse_servers(hosts, default_port=DEFAULT_PORT, source="zookeeper", expected=EXPECTED)
     endpoint = Endpoint(",".join(map(str, servers)), auth, sasl, *_tls(settings, passwords))
-    if secure and not (auth or sasl or endpoint.tls.get("certfile") or endpoint.keystores.identity):
+    if secure and not endpoint.has_credentials:
         raise BadConfig("zookeeper: acl=true needs credentials: user and password-file, or cert-file and key-file")
     connect_s = _milliseconds(settings, "connect-timeout-ms") / 1000
     return Address(endpoint, _root(chroot), connect_s, CREATOR_ACL if secure else OPEN_ACL)

@@ -81,6 +81,11 @@ class Endpoint:
     tls: dict[str, Any] = field(default_factory=dict, repr=False)
     keystores: Keystores = field(default=Keystores(), repr=False)
 
+    @property
+    def has_credentials(self) -> bool:
+        """True if this client identifies itself: with a user, or with a certificate in a file or a keystore."""
+        return bool(self.auth or self.sasl or self.tls.get("certfile") or self.keystores.identity)
+
     def client(self, timeout_ms: int, handler: _Handler) -> KazooClient:
         """Return a kazoo client with this session timeout, not yet started."""
         handler.keystores = self.keystores

@@ -24,7 +24,7 @@ def set_acls(address: Address, *, secure: bool) -> int:
     Raises Unauthorized if these credentials may not change the ACLs, NoTree if there is no tree, BadConfig if there are
     no credentials with which to lock the tree, and Unavailable if no server responds.
     """
-    if secure and not (address.endpoint.auth or address.endpoint.sasl or address.endpoint.tls.get("certfile")):
+    if secure and not address.endpoint.has_credentials:
         raise BadConfig("locking a tree needs credentials: user and password-file, or cert-file and key-file")
     rules = CREATOR_ACL if secure else OPEN_ACL
     acl = [ACL(bits, Id(scheme, name)) for bits, scheme, name in rules]
