@@ -134,7 +134,7 @@ class WatchCount:
     """The number of watches that a store's servers have open for all their clients, for display."""
 
     open: int | None
-    """The number, or None if the store does not count its watches."""
+    """The number, or None if it is unknown."""
     source: str
     """Where the number comes from, or why it is unknown."""
 
@@ -280,7 +280,9 @@ class Capabilities:
     def parts(
         self, ops: Sequence[Op], *, checks: int = 1, key_extra_bytes: int = 0, value_extra_bytes: int = 0
     ) -> Iterator[Sequence[Op]]:
-        """Split operations, in order, into as few transactions as the limits allow, each with that many checks.
+        """Split operations, in order, into as few transactions as the limits allow, each with ``checks`` checks.
+
+        An operation that is too large by itself is not rejected here: it gets a part of its own.
 
         :param key_extra_bytes: the number of bytes that the caller adds to each key
         :param value_extra_bytes: the number of bytes that the caller adds to each value
@@ -327,8 +329,10 @@ class Capabilities:
 
 
 def violation(check: Check, found: Revision | None) -> CoordinationError | None:
-    """For backends: return the error of a failed check, or None if the check holds. ``found`` is the key's revision, or
-    None if the key is absent."""
+    """For backends: return the error of a failed check (Fenced if it is a guard), or None if the check holds.
+
+    ``found`` is the key's revision, or None if the key is absent.
+    """
     error: CoordinationError
     match check.expect:
         case Presence.ABSENT if found is not None:
@@ -405,9 +409,9 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def from_url(cls, url: str, **options: object) -> Self:
-        """Return a backend for this address, not yet open. Reads nothing and does not connect.
+        """Return a backend for this address, not yet open. Does not connect, but may read files that the address names.
 
-        Raises BadConfig if the address or an option is malformed.
+        Raises BadConfig if the address or an option is malformed, or if such a file cannot be used.
         """
 
     @property
@@ -531,7 +535,10 @@ class Backend(ABC):
         return WatchCount(None, "this kind of store does not count them")
 
     async def protection(self) -> Protection:
-        """Return how the store is protected from other clients. Raises ``Closed`` and ``Unavailable``."""
+        """Return how the store is protected from other clients.
+
+        Raises ``Closed``, and ``Unavailable`` if the store does not respond.
+        """
         return unknown_protection()
 
     async def __aenter__(self) -> Self:

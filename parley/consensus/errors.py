@@ -11,7 +11,8 @@ from __future__ import annotations
 
 
 class IllegalStep(AssertionError):
-    """An event that is illegal in the current state: a defect of the program, not a fault of the store."""
+    """Raised for an event that is illegal in the current state. The cause is a defect of the program, not of the
+    store."""
 
     def __init__(self, what: str, event: str, state: str) -> None:
         super().__init__(f"{what}: {event} is not legal in the state {state}")

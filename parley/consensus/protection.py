@@ -13,7 +13,8 @@ from parley.light_dataclasses import dataclass
 
 
 class Guard(Enum):
-    """The state of a protection: it keeps other clients out (CLOSED), does not (OPEN), or cannot be determined."""
+    """Whether a protection keeps other clients out: CLOSED if it does, OPEN if it does not, UNKNOWN if the backend
+    cannot determine this."""
 
     CLOSED = "closed"
     OPEN = "open"

@@ -32,7 +32,7 @@ _STORE_HELP = "memory:, local:, the address of a server, or the harness of your 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns its exit code."""
+    """Run the command. Returns its exit code, or raises SystemExit if the arguments are invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m parley.consensus.conformance", description="Check that a coordination store keeps the contract."
     )

@@ -93,7 +93,7 @@ CHECKS: dict[str, Check] = {}
 def check(
     name: str, *, slow: bool = False
 ) -> Callable[[Callable[[Lab], Coroutine[Any, Any, None]]], Callable[[Lab], Coroutine[Any, Any, None]]]:
-    """Declare a check. The docstring of the function is its promise."""
+    """Return a decorator that registers a function as a check. The function's docstring is the check's promise."""
 
     def declare(run: Callable[[Lab], Coroutine[Any, Any, None]]) -> Callable[[Lab], Coroutine[Any, Any, None]]:
         register(Check(name, " ".join((run.__doc__ or "").split()), slow, run=run))
@@ -103,7 +103,7 @@ def check(
 
 
 def register(declared: Check) -> None:
-    """Add a check that every store must pass."""
+    """Add a check that every store must pass. Raises ValueError if another check has the same name."""
     if declared.name in CHECKS:
         raise ValueError(f"two checks are named {declared.name}")
     CHECKS[declared.name] = declared
@@ -161,7 +161,10 @@ class Lab:
         require(seconds <= limit, f"{what} took {seconds * 1000:.0f} ms; the store declares {declared_ms:.0f} ms")
 
     async def within(self, seconds: float, awaitable: Awaitable[_T], what: str) -> _T:
-        """Await something that must happen. Raises Broken if it does not happen within ``seconds``."""
+        """Await something that must happen, and return its result.
+
+        Raises Broken if it takes longer than ``seconds``, multiplied by the harness's ``patience``.
+        """
         try:
             return await asyncio.wait_for(awaitable, seconds * self.harness.patience)
         except TimeoutError:
@@ -180,7 +183,7 @@ class Lab:
         return words[1:]
 
     async def gone(self, client: Backend, key: str, seconds: float) -> float:
-        """Wait until a watch shows that a key is deleted. Returns the loop time of that event.
+        """Wait until a watch shows that a key is deleted. Returns the loop time at which a read has confirmed it.
 
         Raises Broken if that does not happen within ``seconds``, or if the key can still be read afterwards.
         """
@@ -233,7 +236,7 @@ def differences(found: dict[str, bytes], expected: dict[str, bytes]) -> str:
 
 
 async def everything(client: Backend, prefix: str = "", limit: int = 1000) -> dict[str, bytes]:
-    """Return all keys and values below a prefix, read page by page."""
+    """Return all keys and values below a prefix, read in pages of at most ``limit`` entries."""
     found: dict[str, bytes] = {}
     after: str | None = None
     while True:

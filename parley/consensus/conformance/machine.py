@@ -69,7 +69,7 @@ class Agreement(RuleBasedStateMachine):
         self.watches: list[tuple[Backend, Watch, Follower]] = []
 
     def run(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Run a call to completion, within a minute."""
+        """Run a call to completion, and return its result. Raises TimeoutError after a minute."""
 
         async def in_time() -> _T:
             return await asyncio.wait_for(call, 60)

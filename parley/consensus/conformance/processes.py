@@ -132,7 +132,7 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(_shim()), _OFFSET_FILE: str(self._offset)}
 
     def move(self, seconds: float) -> None:
-        """Set the clock to differ from the true time by ``seconds``."""
+        """Set the clock to differ from the true time by ``seconds``, rounded to whole seconds."""
         descriptor = os.open(self._offset, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.pwrite(descriptor, struct.pack("=q", round(seconds)), 0)
@@ -265,7 +265,10 @@ class ProcessHarness(Harness):
 
 
 def load(name: str) -> type[Backend]:
-    """Import the backend class ``package.module:Class``."""
+    """Import the backend class ``package.module:Class``.
+
+    Raises ImportError or AttributeError if it does not exist, and TypeError if it is not a backend class.
+    """
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute)
     if not (isinstance(found, type) and issubclass(found, Backend)):

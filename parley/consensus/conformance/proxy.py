@@ -26,8 +26,10 @@ class Tap:
 
 
 class Proxy:
-    """Forwards the connections to ``port`` of this machine to a server.
+    """Listens on a free port of 127.0.0.1, the attribute ``port``, and forwards the connections to a server.
 
+    :param host: the server's IP address.
+    :param port: the server's port.
     :param make_tap: called for each connection; returns the tap that inspects it.
     """
 
@@ -47,7 +49,7 @@ class Proxy:
         self._passing.clear()
 
     def restore(self) -> None:
-        """End ``cut``. All existing connections are broken, and the bytes in transit are lost."""
+        """End ``cut``: break all connections, and drop the bytes in transit. Does nothing without a ``cut``."""
         if not self._passing.is_set():
             self._passing.set()
             self.break_all()

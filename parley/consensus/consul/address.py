@@ -40,7 +40,7 @@ class Address:
     def parse(cls, url: str, options: Mapping[str, object]) -> Address:
         """Parse a URL. ``options`` replace the options in its query; their names may contain ``_`` instead of ``-``.
 
-        Raises BadConfig if they are invalid. The message contains nothing that may be a secret.
+        Raises BadConfig if the URL or an option is invalid. The message contains nothing that may be a secret.
         """
         shown = url.partition("?")[0]
         try:
@@ -73,7 +73,10 @@ class Address:
         )
 
     def read_token(self) -> str | None:
-        """Return the ACL token, or None. Blocks. Raises BadConfig if its file cannot be read or contains no token."""
+        """Return the ACL token, or None if the address names no token file. Blocks.
+
+        Raises BadConfig if the file cannot be read or contains no token.
+        """
         if self.token_file is None:
             return None
         try:

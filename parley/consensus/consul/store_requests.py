@@ -105,7 +105,11 @@ class Store:
         await self.run(plan_txn(self.layout, self.identity, [], [], self._rng))
 
     async def wait_for_change(self, prefix: str, index: int, wait_s: float) -> Response:
-        """Send a blocking query for the keys below a prefix of the store."""
+        """Send a blocking query for the keys below a prefix of the store.
+
+        Consul responds when something may have changed since ``index`` (immediately if it is 0), or after about
+        ``wait_s`` seconds. Raises the errors of ``Client.query``.
+        """
         allowed = _ALLOWED_IN_PATH.match(prefix)
         path = quote(self.layout.data(allowed[0] if allowed else ""), safe="/")
         return await self._client.query(f"/v1/kv/{path}?keys&separator=/&consistent&index={index}", wait_s)

@@ -193,7 +193,7 @@ def encoded(ops: Sequence[KV]) -> bytes:
 
 
 def entries(body: bytes) -> list[KV]:
-    """Return the entries in a 200 response."""
+    """Return the entries in a 200 response. Raises Unavailable if the response is malformed."""
     return [result["KV"] for result in objects(body, "Results") if isinstance(result.get("KV"), dict)]
 
 

@@ -64,13 +64,16 @@ class Feed:
         ]
 
     def request_read(self) -> int:
-        """Request another read. Once ``is_completed`` returns True for it, ``entries`` are no older than this call."""
+        """Request another read, and return its number.
+
+        Once ``is_completed`` returns True for this number, ``entries`` are no older than this call.
+        """
         self._requested += 1
         self._read_wanted.set()
         return self._requested
 
     def is_completed(self, request: int) -> bool:
-        """Return True if a read that started after this request has been completed."""
+        """Return True if a read that started after this request has been completed (see ``request_read``)."""
         return self._completed >= request
 
     async def wait_for_change(self) -> None:

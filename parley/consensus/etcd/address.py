@@ -32,7 +32,7 @@ class Address:
 
     ``endpoints`` contains the ``host:port`` of each server. All keys begin with ``prefix``, which starts with a slash
     but does not end with one. ``tls`` is also True if any of the TLS files is given. Without a ``ca_file``, the client
-    trusts gRPC's default certificate authorities.
+    trusts the operating system's certificate authorities.
     """
 
     endpoints: tuple[str, ...]
@@ -58,7 +58,7 @@ class Secrets:
 def parse(url: str, options: Mapping[str, object]) -> Address:
     """Parse an address. ``options`` replace the options in the address; their names may contain ``_`` instead of ``-``.
 
-    Raises BadConfig if they are invalid. The message never contains anything that may be a password.
+    Raises BadConfig if the address or an option is invalid. The message never contains anything that may be a password.
     """
     scheme, _, rest = url.partition("://")
     authority, given = rest.partition("/")[0].partition("?")[0], _given(url, options)

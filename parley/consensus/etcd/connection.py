@@ -108,7 +108,7 @@ class Connection:
         """Return the connection in use, or wait for the next one.
 
         Raises Unavailable if there is none by the deadline (loop time), Unauthorized or BadConfig if the last attempt
-        to connect failed for that reason, and Closed.
+        to connect failed with that error, and Closed after ``close``.
         """
         while self._server is None or self._server.is_retired:
             if self._closed:

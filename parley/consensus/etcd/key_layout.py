@@ -23,7 +23,8 @@ class KeyLayout:
         return self._data + key.encode("ascii")
 
     def range(self, prefix: str, after: str | None = None) -> tuple[bytes, bytes]:
-        """Return the bounds of the keys that start with a prefix and come after ``after``."""
+        """Return the bounds of the keys that start with a prefix and come after ``after``: the start and the exclusive
+        end. If the start is not below the end, there are no such keys."""
         start = self._data + _bytes(prefix)
         end = start[:-1] + bytes([start[-1] + 1])  # no byte of UTF-8 is 0xFF
         return (max(start, self._data + _bytes(after) + b"\0") if after is not None else start), end

@@ -29,7 +29,7 @@ def read(layout: KeyLayout, identity: str, *ranges: pb.RangeRequest, stale: bool
 def write(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Sequence[Op]) -> pb.TxnRequest:
     """Return a transaction that applies the operations if the checks hold.
 
-    Raises SessionLost if a put is bound to a session that is not an etcd lease.
+    Raises SessionLost if a put is bound to a session that is LOST, or that is not an etcd lease.
     """
     conditions = [check for check in checks if check.expect is not Presence.ANY]
     # The range in the other branch also makes etcd treat a transaction without operations as linearizable. Without any

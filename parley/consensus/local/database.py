@@ -246,7 +246,7 @@ class Database:
         return self._entry(rows[0][3:]) if rows[0][3] is not None else None
 
     def list(self, prefix: str, limit: int, after: str | None) -> Page:
-        """Return a page of the keys that start with a prefix."""
+        """Return at most ``limit`` entries whose keys start with a prefix and come after ``after``, sorted."""
         sql = f"SELECT {_ENTRY} FROM entries WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
 
         def read() -> Sequence[Any]:
@@ -259,6 +259,7 @@ class Database:
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
         """Return the last change to each key below a prefix since ``position``, and the position after these changes.
 
+        Returns only the first changes if there are many: call again from the returned position until none is left.
         If the position is below ``floor``, returns a Snapshot, because deletions since then may have been forgotten.
         """
         bounds = _range(prefix)
@@ -537,7 +538,8 @@ def _op_rows(ops: Sequence[Op]) -> Iterator[tuple[int, str, bytes | None, str | 
 
 
 def _range(prefix: str) -> tuple[str, str]:
-    """Return the bounds of the keys that start with a prefix. SQLite does not accept lone surrogates."""
+    """Return the bounds of the keys that start with a prefix; the end is exclusive. Replaces lone surrogates in the
+    prefix, which SQLite does not accept."""
     first = prefix.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return first, first + _KEY_END
 

@@ -60,7 +60,7 @@ class DatabaseThread:
         """Run a job after those submitted before it. It runs even if its future is cancelled.
 
         The future has the result or the error of the job. It raises Closed if this thread is closed, and MaybeApplied
-        if the sync after the job fails.
+        if the sync after the job fails. Once the store has been deleted or replaced, every job raises WrongStore.
         """
         job = _Job(run, self._loop.create_future())
         if self._closed or self._database is None:

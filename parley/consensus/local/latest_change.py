@@ -27,7 +27,10 @@ class LatestChange:
         self._file = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def read(self) -> int:
-        """Return the latest change that was on disk, or 0 if the file is new, damaged or belongs to another store."""
+        """Return the latest change that was on disk, or 0 if the file is new, damaged or belongs to another store.
+
+        Raises OSError.
+        """
         line = os.pread(self._file, _LENGTH_MAX, 0)
         identity, _, rest = line.decode("ascii", "replace").partition(" ")
         number = rest[:_DIGITS]
@@ -39,7 +42,7 @@ class LatestChange:
         return int(number) if int(number) < _NUMBERS_END else 0
 
     def write(self, sequence: int) -> None:
-        """Record that all changes up to this one are on disk."""
+        """Record that all changes up to this one are on disk. Raises OSError."""
         os.pwrite(self._file, self._line(sequence), 0)
 
     def _line(self, sequence: int) -> bytes:

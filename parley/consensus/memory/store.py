@@ -125,7 +125,10 @@ class MemoryStore:
         return sum(client.watches for client in self._clients)
 
     def expire(self, session_id: str) -> None:
-        """End a session as if its TTL had passed: delete its keys, and notify its client if it is connected."""
+        """End a session as if its TTL had passed: delete its keys, and notify its client if it is connected.
+
+        Does nothing if the session has already ended.
+        """
         if self._deadlines.pop(session_id, None) is None:
             return
         for key in [key for key, entry in self._entries.items() if entry.session == session_id]:
@@ -186,7 +189,7 @@ class MemoryStore:
         return self._entries.get(key)
 
     def list(self, prefix: str, limit: int, after: str | None) -> Page:
-        """Return a page of the entries whose keys start with a prefix."""
+        """Return at most ``limit`` entries whose keys start with a prefix and come after ``after``, sorted."""
         start = bisect_left(self._keys, prefix)
         if after is not None:
             start = max(start, bisect_right(self._keys, after))
@@ -197,7 +200,7 @@ class MemoryStore:
         return Page(tuple(self._entries[key] for key in keys), keys[-1] if end - start > limit else None)
 
     def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """Apply a transaction, like ``Backend.txn``."""
+        """Apply a transaction, like ``Backend.txn``, but without checking the limits."""
         self._expire_due()
         for op in ops:
             if isinstance(op, Put) and op.session and op.session.id not in self._deadlines:
@@ -218,7 +221,10 @@ class MemoryStore:
         return TxnResult(tuple(revisions))
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """Return the current position, and the last change to each key below a prefix since ``position``."""
+        """Return the current position, and the last change to each key below a prefix since ``position``.
+
+        Returns a Snapshot instead of changes if deletions since ``position`` may have been forgotten.
+        """
         if position < self._floor:
             entries = (self._entries[key] for key in self._keys if key.startswith(prefix))
             return self._sequence, [Snapshot(tuple(entries))]

@@ -78,7 +78,7 @@ class Elections(KeyHolder):
         depose: Leader | None = None,
         wait: bool = True,
     ) -> Leadership:
-        """Become the leader.
+        """Become the leader of the election ``name``, and return the leadership.
 
         If the call is cancelled, this session may lead without this process knowing: close the session, or campaign
         again. Run at most one campaign of a name at a time in a session.
@@ -120,8 +120,9 @@ class Elections(KeyHolder):
         return int(unwrap(entry).value) if entry else 0
 
     async def observe(self, name: str) -> AsyncIterator[Leader | None]:
-        """Yield the current leader, and then each new one. May skip leaders in quick succession, but never the last
-        one.
+        """Yield the current leader, and then each change; None if there is no leader.
+
+        May skip leaders in quick succession, but never the last one.
 
         Raises the CoordinationError that ended the watch.
         """

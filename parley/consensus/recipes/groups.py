@@ -61,7 +61,8 @@ class Groups(KeyHolder):
     async def join(
         self, group: str, member: str, data: bytes, *, replace: Member | None = None, min_incarnation: int = 1
     ) -> Membership:
-        """Become a member. Replaces a member with the same id that has joined in this session.
+        """Become a member of the group, and return the membership. Replaces a member with the same id that has joined
+        in this session.
 
         :param replace: a member (from ``members`` or ``watch``) that is known to be dead, to replace it without waiting
             for its session to end.

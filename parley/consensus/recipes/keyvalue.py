@@ -97,15 +97,20 @@ class KeyValue:
     async def list(
         self, prefix: str = "", *, limit: int = 1000, after: str | None = None, read: Read = LINEARIZABLE
     ) -> Page:
-        """Return one page of the entries whose keys start with a prefix, as ``Backend.list`` does."""
+        """Return one page of the entries whose keys start with a prefix, as ``Backend.list`` does.
+
+        Raises BadConfig if a value has no envelope.
+        """
         stored_after = None if after is None else self._folder + after
         page = await self._backend.list(self._folder + prefix, limit=limit, after=stored_after, read=read)
         next_after = None if page.next_after is None else page.next_after[len(self._folder) :]
         return Page(tuple(self._out(entry) for entry in page.entries), next_after)
 
     async def entries(self, prefix: str = "", *, page: int = 1000) -> AsyncIterator[Entry]:
-        """Yield all entries whose keys start with a prefix. They are read page by page, so they do not show one
-        consistent state."""
+        """Yield all entries whose keys start with a prefix, reading at most ``page`` entries at a time.
+
+        Together, the pages do not show one consistent state. Raises BadConfig if a value has no envelope.
+        """
         after: str | None = None
         while True:
             part = await self.list(prefix, limit=page, after=after)
@@ -125,9 +130,9 @@ class KeyValue:
     def split(self, ops: Sequence[Op], *, checks: int = 1) -> Iterator[Sequence[Op]]:
         """Split operations, in order, into as few transactions as the store allows, each with ``checks`` checks.
 
-        Each part is atomic, the whole is not: choose an order in which the state is legal after each part. Raises
-        ValueError if the checks leave no room for an operation. Raises TooLarge, before the first part is yielded, if a
-        single operation is too large.
+        Each part is atomic, the whole is not: choose an order in which the state is legal after each part. Before
+        the first part is yielded, raises TooLarge if a single operation is too large, and ValueError if a key is
+        illegal or if the checks leave no room for an operation.
         """
         limits = self._backend.capabilities
         for op in ops:
@@ -141,12 +146,13 @@ class KeyValue:
     async def update(
         self, key: str, change: Callable[[bytes | None], bytes | None], *, guard: Check | None = None
     ) -> Entry | None:
-        """Replace the value with ``change(value)``, and return the new entry. An absent key has the value None, and no
-        entry; if ``change`` returns None, the key is deleted.
+        """Replace the value of a key with ``change(value)``. Returns the new entry, or None if the key is now absent.
 
-        ``change`` must be pure: it is called again if another client writes in between. Its exceptions are passed on.
-        Raises Fenced if the guard does not hold, and MaybeApplied if a response was lost and other clients have since
-        deleted the key or written it many times.
+        ``change`` receives None if the key is absent, and returns None to delete the key. It must be pure: it is called
+        again if another client writes in between. Its exceptions are passed on. Raises Fenced if the guard does not
+        hold, and BadConfig if the value has no envelope. Raises MaybeApplied if a response was lost and the outcome
+        cannot be determined: the store remained unreachable, or other clients have since deleted the key or written it
+        many times.
         """
         attempt = 0
         while True:
@@ -171,7 +177,7 @@ class KeyValue:
         ``first``.
 
         A number can be lost (by a crash or a lost response) but is never reserved twice. The key contains the next free
-        number as decimal text.
+        number as decimal text. Raises the errors of ``update``.
         """
 
         def advance(value: bytes | None) -> bytes:

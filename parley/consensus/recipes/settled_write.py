@@ -83,7 +83,8 @@ class Writer:
             return await self._settle(checks, wrapped, nonce, replaced or {}, error)
 
     async def pause(self, attempt: int) -> None:
-        """Wait before the next attempt: up to 1 ms at first, and up to a quarter of a second later."""
+        """Wait for a random time before the next attempt: at most 1 ms if ``attempt`` is 0, twice as long for each
+        later attempt, but never longer than 0.25 s."""
         await asyncio.sleep(self._rng.random() * min(0.001 * 2**attempt, 0.25))
 
     async def _settle(

@@ -59,7 +59,7 @@ class Claim:
 
     @property
     def check(self) -> Check:
-        """The check that every write to the claimed store must include."""
+        """The check that every write to the claimed store must include. Exists only after ``make`` has returned."""
         assert self._claimed is not None
         return self._claimed.unchanged
 

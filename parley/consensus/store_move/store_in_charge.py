@@ -95,8 +95,8 @@ class StoreInCharge(Backend):
     async def open(self, *, expect_identity: str | None = None) -> None:
         """Open the store, and wait while it is frozen.
 
-        Raises the errors of ``Backend.open``, and Moved if the store is not in charge. After Moved, the caller must
-        close the store.
+        Raises the errors of ``Backend.open``, and Moved if the store is not in charge. After an error, the store is
+        closed.
         """
         await self.backend.open(expect_identity=expect_identity)
         try:
@@ -124,7 +124,9 @@ class StoreInCharge(Backend):
         return self.backend.watch(prefix)
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """Apply a transaction. Raises Moved, and the errors of ``Backend.txn``.
+        """Apply a transaction. Waits while the store is frozen.
+
+        Raises Moved if the store is no longer in charge, and the errors of ``Backend.txn``.
 
         A transaction that the store rejected because the record had changed was not applied, and is sent again.
         """
@@ -143,7 +145,7 @@ class StoreInCharge(Backend):
                     self._revision = None
 
     async def refresh(self) -> StoreRecord:
-        """Read the record again, and wait while the store is frozen.
+        """Read the record again, wait while the store is frozen, and return the record. Creates a missing record.
 
         Raises Moved if this store is not in charge, or has not been in charge continuously since this client first saw
         it.

@@ -41,8 +41,8 @@ async def find_store(
     :param known: the identities of the stores to which the caller's data belongs, latest first. The store found must
         then be the latest of them, or a store that took over from it.
 
-    Raises WrongStore if it is neither, or if a store on the way is not the expected one; and what ``Backend.open``
-    raises for a store on the way.
+    Raises WrongStore if the store found is neither of these, if a store on the way does not have the identity by which
+    it was named, or if no store on the way is in charge. Also raises the errors of ``backend_at`` and ``Backend.open``.
     """
     if known:
         first = await open_existing(url, backend_at, expected=known[0])
@@ -84,7 +84,8 @@ async def open_existing(url: str, backend_at: BackendFactory, *, expected: str =
 
     :param expected: the identity that the store probably has. If it has another identity, opening takes longer.
 
-    Raises EmptyStore if there is no store, and DamagedStore if it cannot be read.
+    Raises EmptyStore if there is no store, DamagedStore if the store cannot be read, and the errors of ``backend_at``
+    and ``Backend.open``.
     """
     backend = await backend_at(url)
     try:

@@ -219,7 +219,7 @@ NO_RECORD = StoredRecord(StoreRecord(), None)
 
 
 async def read_record(backend: Backend) -> StoredRecord:
-    """Read the record of an open store. Raises BadConfig if the record is malformed."""
+    """Return the record of an open store, or ``NO_RECORD``. Raises BadConfig if the record is malformed."""
     entry = await backend.get(RECORD_KEY)
     return NO_RECORD if entry is None else StoredRecord(StoreRecord.from_entry(entry), entry.revision)
 
@@ -246,10 +246,10 @@ async def write_record(
 
 
 async def abandon_move(backend: Backend, stored: StoredRecord, note: str) -> None:
-    """Abandon the move that ``stored`` shows. Any client may do so at any time: the store rejects it once the move is
-    committed.
+    """Abandon the move that ``stored`` shows. Any client may call this at any time.
 
-    Raises Retriable if the store does not respond.
+    Does nothing if the record has changed since it was read, for example because the move was committed. Raises
+    Retriable if the store does not respond.
     """
     with suppress(PreconditionFailed):  # the move continued, or another client abandoned it
         abandoned = stored.record.abandoned(note)

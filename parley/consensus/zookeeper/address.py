@@ -65,7 +65,10 @@ class Address:
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:
-    """Parse an address and its options. Raises BadConfig if they are invalid; the message contains no secret."""
+    """Parse an address and its options, and read the password files and keystores that they name. Blocks.
+
+    Raises BadConfig if the address, an option or a file is invalid. The message contains no secret.
+    """
     scheme, separator, rest = url.partition("://")
     if scheme != "zookeeper" or not separator:
         raise BadConfig(f"expected {EXPECTED}")

@@ -159,7 +159,10 @@ class Connection:
         self._client.start_async()
 
     async def connected(self, within_s: float) -> None:
-        """Wait until connected. Raises Unavailable if that takes too long. Raises Permanent if it can never succeed."""
+        """Wait at most ``within_s`` seconds for a connection.
+
+        Raises Unavailable if there is none by then, and Permanent if none can ever be established.
+        """
         if not self._connected.is_set() and not self._closed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._connected.wait(), within_s)

@@ -74,8 +74,11 @@ class State:
 
 @dataclass(slots=True)
 class Range:
-    """The sorted keys of a range, all read in one state of the store. ``position`` is the number of the log's next
-    entry in that state."""
+    """The sorted keys of a range, all read in one state of the store.
+
+    ``position`` is the number of the log's next entry in that state. ``more`` is True if the range continues after
+    these keys. ``dead`` contains the keys whose sessions have ended; ``stored`` does not contain them.
+    """
 
     stored: list[Stored]
     position: int
@@ -102,7 +105,8 @@ class Reader:
     ) -> State:
         """Read these keys, buckets and log entries. A ``fresh`` read sees every write confirmed before it.
 
-        Raises WrongStore if the store is no longer the one that was opened. Raises Unavailable if there is no response.
+        Raises WrongStore if the store is no longer the one that was opened, Unauthorized if these credentials may not
+        read the tree, and Unavailable if there is no response.
         """
         layout = self._layout
         paths = [*map(layout.key, keys), *buckets, *map(layout.entry, entries)]
@@ -171,7 +175,10 @@ class Reader:
         return await self.state(fresh=False, entries=range(position, position + _BATCH))
 
     async def range(self, prefix: str, *, fresh: bool, limit: int | None = None, after: str | None = None) -> Range:
-        """Read at most ``limit`` keys that start with the prefix and come after ``after``, in one state."""
+        """Read at most ``limit`` keys that start with the prefix and come after ``after``, in one state.
+
+        Raises the errors of ``state``, and Unavailable if the store changes faster than it can be read.
+        """
         names, position = await self.names(fresh=fresh)
         wanted = {key for key in names if key.startswith(prefix) and (after is None or key > after)}
         view = _View(self, prefix, after, position)

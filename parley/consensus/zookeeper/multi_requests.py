@@ -60,7 +60,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class DeleteNode:
-    """Delete a znode, which must have this version."""
+    """Delete a znode, which must have this version. The result is None."""
 
     path: str
     version: int = ANY_VERSION
@@ -68,7 +68,7 @@ class DeleteNode:
 
 @dataclass(frozen=True, slots=True)
 class CheckVersion:
-    """Check that the znode exists and has this version."""
+    """Check that the znode exists and has this version. The result is None."""
 
     path: str
     version: int = ANY_VERSION
@@ -76,14 +76,14 @@ class CheckVersion:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Read a znode's data and Stat."""
+    """Read a znode. The result is a tuple of its data and its Stat."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Read the names of a znode's children."""
+    """Read the names of a znode's children. The result is a list."""
 
     path: str
 

@@ -24,8 +24,10 @@ class RearmedWatches:
         self._sessions_watched = False
 
     def requests_to_rearm(self, next_entry: int) -> list[Any]:
-        """Return the requests for the watches that are not set. ``next_entry`` is the number of the log's next
-        entry."""
+        """Return the requests that set the watches that are not set. From now on, these count as set.
+
+        ``next_entry`` is the number of the log's next entry.
+        """
         requests: list[Any] = []
         if self._entry_watched != next_entry:
             self._entry_watched = next_entry

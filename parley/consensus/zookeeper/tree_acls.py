@@ -12,7 +12,7 @@ from parley.consensus.zookeeper.connection import synchronous_client
 
 
 class NoTree(BadConfig):
-    """The chroot contains no Parley tree."""
+    """Raised if the chroot contains no Parley tree."""
 
 
 def set_acls(address: Address, *, secure: bool) -> int:

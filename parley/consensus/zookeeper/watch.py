@@ -55,7 +55,7 @@ class ZookeeperWatch(Watch):
         self._woken.set()
 
     def end(self) -> None:
-        """End the watch, because the backend was closed."""
+        """End the watch, because the backend was closed. Takes effect at the next ``wake``."""
         self._closed = True
 
     async def close(self) -> None:

@@ -115,9 +115,9 @@ class Layout:
         return sum(self.costs[broker] for broker in self.ids)
 
     def collisions(self, replicas: Sequence[int]) -> int:
-        """Return a number that is lower the better the replicas are spread: the pairs in the same rack, which count
-        more than anything else, and the pairs on the same host.
+        """Return how badly the replicas are spread: the weighted number of pairs in the same rack or on the same host.
 
+        One pair in the same rack outweighs all pairs on the same host. The result is 0 if there are no such pairs.
         A broker that is offline or has no rack and no host label counts as a rack and a host by itself.
         """
         return _RACK_PAIR * _pairs(self.rack_of, replicas) + _pairs(self.host_of, replicas)

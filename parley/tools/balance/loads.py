@@ -76,8 +76,10 @@ class Shares:
         return load[at] - most if load[at] > most else min(0.0, load[at] - least)
 
     def cost(self, broker: int, load: Sequence[int], change: Sequence[int] = _NONE, sign: int = 1) -> float:
-        """Return the cost of this load on a broker: 0 if it is balanced. Before that, ``change`` is added (``sign`` 1)
-        or subtracted (-1)."""
+        """Return the cost of a load on a broker, after ``change`` was added to it (``sign`` 1) or subtracted (-1).
+
+        The cost is 0 if that load is balanced.
+        """
         total = 0.0
         for amount, each, (least, most, scale) in zip(load, change, self.bounds[broker], strict=True):
             amount += sign * each

@@ -77,7 +77,7 @@ def _moves(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[Move, .
 
 
 def _elections(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[tuple[str, int], ...]:
-    """Return the partitions that do not move, but whose leader is not the preferred leader."""
+    """Return the partitions that do not move, but are led by a broker other than the preferred leader, which runs."""
     return tuple(
         (one.topic, one.index)
         for number, one in enumerate(layout.cluster.partitions)

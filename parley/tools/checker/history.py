@@ -126,7 +126,7 @@ class History:
 
     def acknowledged(self, name: str, number: int, partition: int, offset: int | None, *, at: float) -> None:
         """Record that the cluster acknowledged a record. ``offset`` is None if the response contained no offset. ``at``
-        is the time in seconds."""
+        is the time in seconds. Records a failure instead if the record was sent to another partition."""
         producer = self.producers[name]
         if partition != producer.partitions[number]:
             self.failures.append(f"{name}:{number} was acknowledged in partition {partition}, but was not sent there")

@@ -88,13 +88,16 @@ class Trial:
         self._threads += [self._thread(self._follow, f"r{n}") for n in range(readers)]
 
     def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
-        """Create the topic. Raises KafkaException if the cluster rejects the request."""
+        """Create the topic. Raises the errors of ``create``."""
         new = NewTopic(self.topic, self.partitions, replicas, config=dict(config or {}))
         create(AdminClient(self._settings), new)
 
     def delete_topic(self) -> None:
-        """Delete the topic. Raises KafkaException if the cluster rejects the request, or TimeoutError if it does not
-        respond."""
+        """Delete the topic.
+
+        Raises KafkaException if the cluster rejects the request, and KafkaException or TimeoutError if it does not
+        respond.
+        """
         admin = AdminClient(self._settings)
         admin.delete_topics([self.topic])[self.topic].result(WAIT_S)
 
@@ -139,7 +142,11 @@ class Trial:
 
     def verdict(self) -> Verdict:
         """Read all partitions to their ends, check the history, and return the result. Call it after the context has
-        ended. Raises Unreadable if a partition cannot be read."""
+        ended.
+
+        The result does not include ``errors`` and ``History.failures``. Raises Unreadable if a partition cannot be
+        read.
+        """
         ends = [0] * self.partitions
         for producer in self.history.producers.values():
             for partition, offset in zip(producer.partitions, producer.offsets, strict=True):
@@ -225,7 +232,7 @@ class Trial:
 def create(admin: AdminClient, new: NewTopic) -> None:
     """Create a topic. Retries while the cluster elects a controller, which librdkafka does not do.
 
-    Raises KafkaException if the cluster rejects the request, or does not respond.
+    Raises KafkaException if the cluster rejects the request, and KafkaException or TimeoutError if it does not respond.
     """
     deadline = time.monotonic() + WAIT_S
     passing = {KafkaError.NOT_CONTROLLER}

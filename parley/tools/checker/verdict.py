@@ -203,8 +203,11 @@ def _of_unknown(
 
 
 def longest_pause_s(history: History) -> float:
-    """Return the longest time, in seconds, between two acknowledgements from one partition to one producer, or 0 if
-    there are fewer than two."""
+    """Return the longest time, in seconds, that a producer waited for the next acknowledgement from the same partition.
+
+    The time from the last acknowledgement to the end of the producer counts, too. Returns 0 if nothing was
+    acknowledged.
+    """
     longest = 0.0
     for producer in history.producers.values():
         last: dict[int, float] = {}

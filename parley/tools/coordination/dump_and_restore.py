@@ -52,8 +52,11 @@ class NotRestored(Exception):
 
 
 async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
-    """Return the persistent content of a store. Raises NotDumped if another store is in charge, or an error of the
-    store."""
+    """Return the persistent content of a store as JSON data, in the form that ``restore`` accepts.
+
+    Masks secret settings unless ``show_secrets``; a dump with masks cannot be restored. Raises NotDumped if another
+    store is in charge, BadConfig if a value is not Parley's, and the store's errors.
+    """
     record, _ = await read_record(backend)
     if record.state not in IN_CHARGE_STATES:
         elsewhere = f"; dump {record.other.url}" if record.other is not None else ""
@@ -73,7 +76,7 @@ async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
 
 
 def readable(value: bytes) -> Any:
-    """Return the value parsed as JSON, or an object with its base64 if it is not JSON."""
+    """Return the value parsed as JSON, or ``{"$base64": ...}`` with its base64 if it is not JSON."""
     try:
         return json.loads(value)
     except ValueError:
@@ -87,7 +90,8 @@ def _stored(value: Any) -> bytes:
 
 
 def masked(key: str, value: Any) -> Any:
-    """Return the value of the store's key with its secrets masked."""
+    """Return a value, in the form that ``readable`` returns, with its secrets masked. ``key`` is its key in the
+    store."""
     if key.startswith((DATA + SCRAM, DATA + SECRETS)):
         return dict.fromkeys(value, MASK) if isinstance(value, dict) else {_RAW: MASK}
     if not key.startswith(DATA + CONFIGS) or not isinstance(value, dict):
@@ -110,8 +114,8 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
     (``ROLLED_BACK_KEY``) tells the next controller not to rely on the restored epochs and ISRs.
 
     Raises NotRestored if the dump is invalid or masked, if the store is in use, or if it is not empty and ``overwrite``
-    is False. Raises the store's errors. After an error of the store, the store is not in charge, and the call may be
-    repeated.
+    is False. Raises CannotMove if another client starts to use the store at the same time. Also raises the store's
+    errors: the store may then be partly written and not in charge, so repeat the call with ``overwrite``.
     """
     wanted, successor = _read(dumped)
     if backend.identity == dumped["identity"] and not overwrite:

@@ -43,8 +43,10 @@ async def change_in_store(backend: Backend, decide: Decide[T]) -> T:
 
 
 async def image_in_store(backend: Backend) -> MetadataImage:
-    """Return the metadata that the store contains. Raises NotChanged if the cluster has moved to another store, or an
-    error of the store."""
+    """Return the metadata that the store contains.
+
+    Raises NotChanged if the cluster has moved to another store, and the store's errors.
+    """
     await _check_in_charge(backend)
     return await _image(KeyValue(backend))
 

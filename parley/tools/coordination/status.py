@@ -34,8 +34,8 @@ class Status:
     """The content of a store. The keys were read one after another, while it may have changed.
 
     ``controller_epoch`` is the epoch of the latest controller. ``sessions`` are the sessions that keys are bound to.
-    ``watches`` is the number of open watches on the store's servers. ``sizes`` is, by kind, the number of keys and
-    their bytes.
+    ``watches`` is the number of open watches on the store's servers. ``sizes`` contains, by the beginning of the
+    keys, the number of keys and the total size of these keys and their values in bytes.
     """
 
     store: str

@@ -215,7 +215,7 @@ async def _large(backend: Backend, folder: str, found: Found) -> None:
 
 
 async def _watches(backend: Backend, folder: str, found: Found) -> None:
-    """Check that a watch reports changes, and measure how soon."""
+    """Check that a watch reports changes, and measure how soon. Raises Broken, or TimeoutError after 30 s."""
     loop, taken = asyncio.get_running_loop(), []
     async with asyncio.timeout(30), backend.watch(f"{folder}/heard") as watch:
         if not isinstance(await anext(watch), Snapshot):

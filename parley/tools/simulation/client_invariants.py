@@ -119,8 +119,8 @@ class Ledger:
         self._violations.report("NoAlteredRecord", text)
 
     def saw_end(self, who: str, topic: str, partition: int, end: int, node: int, epoch: int) -> None:
-        """Record the end offset that a broker returned to a reader. Reports a violation if the reader had already seen
-        a higher one."""
+        """Record the end offset that a broker returned to a reader. Reports a violation if the reader had already
+        reached a higher offset."""
         reached = self._reached[who, topic, partition]
         if end < reached:
             self._violations.report(

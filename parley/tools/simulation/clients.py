@@ -97,7 +97,10 @@ class Producer(_User):
         self._keys = keys
 
     async def run(self, topic: str, partitions: Iterable[int], *, pause_s: float) -> None:
-        """Produce until ``stopping`` is set, and then until every batch is acknowledged."""
+        """Produce until ``stopping`` is set, and then until every batch is acknowledged.
+
+        After an error that implies the loss of acknowledged records, nothing more is sent to that partition.
+        """
         producer_id, epoch = await self._identity()
         await asyncio.gather(*(self._lane(topic, each, producer_id, epoch, pause_s) for each in partitions))
         await self.client.close()
@@ -316,7 +319,10 @@ class AbortedTransactions:
         self._producers: dict[int, None] = {}
 
     def skips(self, header: BatchHeader, data: bytes, at: int) -> bool:
-        """Return True if a consumer skips the batch: a control batch, or a batch of an aborted transaction."""
+        """Return True if a consumer skips the batch: a control batch, or a batch of an aborted transaction.
+
+        The batch begins at the position ``at`` of ``data``.
+        """
         while self._to_come and self._to_come[0][0] <= header.last_offset:
             self._producers[self._to_come.pop(0)[1]] = None
         if header.is_control:

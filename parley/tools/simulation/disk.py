@@ -120,7 +120,7 @@ class Disk:
         shutil.copytree(self.path, latest)
 
     def put_back_copy(self) -> bool:
-        """Replace the content of the disk with the last copy but one. Returns False if there is none."""
+        """Replace the content of the disk with the older of the two copies. Returns False if there are not two."""
         older = self._home / _COPIES[1]
         if not older.exists():
             return False

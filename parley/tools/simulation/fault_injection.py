@@ -75,7 +75,8 @@ class FaultInjection:
 
     @property
     def is_mild(self) -> bool:
-        """True if at most one broker has a fault, and no data was destroyed."""
+        """True if at most one broker has a fault, all destroyed data is known to be repaired, and the cluster has
+        detected every crash."""
         in_trouble = {broker for fault in self._active for broker in (fault.broker, fault.other if fault.two else 0)}
         return len(in_trouble - {0}) <= 1 and self._crashing is None and self._destroyed is None
 

@@ -143,8 +143,8 @@ class Fault:
     lasts: float
     amount: float
     """SKEW: the seconds by which the clock jumps. LOSE_RESPONSE: positive if the write is applied. LOSE_STORE: positive
-    if requests arrive late, otherwise they fail. RESTORE_STORE: the age of the copy in tenths of seconds. ``DAMAGE``
-    and ``EXCHANGES``: selects the scope."""
+    if requests arrive late, otherwise they fail. RESTORE_STORE: the absolute value is the age of the copy in tenths of
+    a second. ``DAMAGE`` and ``EXCHANGES``: selects the scope."""
 
     @property
     def two(self) -> bool:

@@ -51,8 +51,11 @@ class RunningGroup:
         return self.ledger.lacks([each.consuming for each in self.members if each.consuming is not None], ends)
 
     async def get_on(self, world: World, ends: Mapping[int, int], violations: Violations) -> None:
-        """Wait until the group is stable and has consumed everything, then make its members leave. If that takes too
-        long, reports a violation and never returns: the run ends because of the violation."""
+        """Wait until the group is stable and has consumed everything, then make its members leave.
+
+        If that takes too long, reports a violation and never returns: the run ends because of the violation. Stops
+        waiting if a member's task ends early; the task in ``lives`` then has the error.
+        """
 
         def is_stable() -> bool:
             duration_s = world.loop.time() - self.ledger.newest_since

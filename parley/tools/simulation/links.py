@@ -52,7 +52,7 @@ class Links:
 
     def part(self, one_side: Collection[str], other_side: Collection[str], *, one_way: bool = False) -> None:
         """Cut off one set of hosts from the other: in one direction if ``one_way``, otherwise in both. The cut lasts
-        until an equal call of ``join``; cuts may overlap."""
+        until ``join`` is called with the same arguments. Cuts may overlap."""
         for pair in _pairs(one_side, other_side, one_way):
             self._cut[pair] += 1
 
@@ -108,8 +108,8 @@ class Links:
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
     async def travel(self, source: str, target: str) -> None:
-        """Wait as long as a segment takes from one host to another. While ``target`` is unreachable, it waits
-        longer."""
+        """Wait as long as a segment takes from one host to another, including the time while ``source`` cannot reach
+        ``target``."""
         latency = self.latency()
         while not self.reaches(source, target):
             await self._changed.wait()

@@ -23,7 +23,7 @@ from parley.tools.simulation.processes import CURRENT, Process
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop
 
 EPOCH_MS = 1_700_000_000_000
-"""The wall clock time of the simulated machines at time 0 of the loop."""
+"""The wall clock time of the simulated machines at time 0 of the loop, in milliseconds since 1970."""
 PORT = 9092
 
 
@@ -59,7 +59,7 @@ class SharedStore(MemoryStore):
         return {key: entry.value for key, entry in self._entries.items() if entry.session is None}
 
     def restore(self, copy: Mapping[str, bytes]) -> None:
-        """End all sessions, and replace all entries with those of a copy."""
+        """End all sessions, and replace all entries with those of a copy. Does not call ``on_write``."""
         for session in self.sessions:
             self.expire(session)
         gone = [Delete(key) for key in self._entries if key not in copy]

@@ -59,8 +59,11 @@ class Network:
     # --- For processes ---
 
     def bind(self, host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1) -> socket.socket:
-        """Return a simulated listening socket. Replaces ``parley.broker.network.listener.bind``. The addresses "",
-        0.0.0.0 and :: mean the host of the process. Raises OSError (EADDRINUSE) if the address is in use."""
+        """Return a simulated listening socket. Replaces ``parley.broker.network.listener.bind``.
+
+        The addresses "", 0.0.0.0 and :: mean the host of the process, and port 0 the next free port. The sizes of the
+        buffers have no effect. Raises OSError (EADDRINUSE) if the address is in use.
+        """
         process = CURRENT.get()
         if process is not None and host in ("", "0.0.0.0", "::"):
             host = process.host

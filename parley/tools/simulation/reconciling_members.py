@@ -69,8 +69,8 @@ class ReconcilingMember(GroupReader):
     # --- The protocol ---
 
     def has(self) -> object:
-        """Return the assignment that the member holds, in the form that a heartbeat reports and that ``!=``
-        compares."""
+        """Return what the member holds, as a value that differs (``!=``) from the last reported one if the next
+        heartbeat must report it."""
         return frozenset(self.held)
 
     def request(self, topic: str, *, is_full: bool, has_changed: bool) -> Request:

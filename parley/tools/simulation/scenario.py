@@ -130,7 +130,7 @@ class Outcome:
 
 
 def simulate(seed: int, settings: Settings | None = None) -> Outcome:
-    """Run the simulation of one seed to its end, or to the first violation."""
+    """Run the simulation of one seed to its end, or to the first violation. Violations are returned, not raised."""
     settings = settings or Settings()
     world = World(str(seed))
     flushes = world.random("flushes").random() < 0.3

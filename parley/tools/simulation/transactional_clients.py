@@ -242,8 +242,11 @@ class _Instance(_User):
         code_of: Callable[[Any], int],
         node_of: Callable[[bool], Any] | None = None,
     ) -> Any:
-        """Send a request to the coordinator of the transactional id, or to ``node_of``, repeatedly until it succeeds.
-        Returns the response. ``what`` describes the request in reports.
+        """Send a request repeatedly until it succeeds, and return the response. ``what`` describes the request in
+        reports.
+
+        The request goes to the broker that ``await node_of(fresh)`` returns (``fresh`` is True after a failure), by
+        default to the coordinator of the transactional id.
 
         Raises Fenced if a newer instance has taken over.
         """

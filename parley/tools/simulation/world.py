@@ -104,7 +104,10 @@ class World:
         gc.collect()
 
     def run(self, work: Callable[[World], Awaitable[T]]) -> T:
-        """Run ``work`` in virtual time, and return its result. Call it only once."""
+        """Run ``work`` in virtual time, and return its result. Call it only once.
+
+        Raises the error of ``work``, or Stuck if ``work`` can never end.
+        """
 
         async def main() -> T:
             try:

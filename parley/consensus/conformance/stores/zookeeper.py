@@ -80,7 +80,7 @@ class _Packets:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the packets that these bytes complete."""
+        """Yield each packet that these bytes complete, without its length prefix."""
         self._rest += data
         while len(self._rest) >= 4 and len(self._rest) >= (end := 4 + int.from_bytes(self._rest[:4], "big")):
             packet = bytes(self._rest[:end])
