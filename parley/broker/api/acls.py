@@ -51,7 +51,7 @@ EXAMINED_IN_A_STEP: Final = 1_000
 milliseconds."""
 SELECTED_MAX: Final = 3 * CHANGES_MAX
 """The maximum number of ACLs in the response to a DeleteAcls. An ACL that several filters select counts once for each
-of them."""
+filter."""
 PATTERN_TYPES_SINCE = 1
 """The first version of the ACL APIs that has pattern types. In version 0 all patterns are literal."""
 
@@ -79,7 +79,8 @@ class AclsApi:
         }
 
     def describe_acls(self, context: RequestContext, request: DescribeAclsRequest) -> Any:
-        """Return the response with the ACLs that match the filter, by resource, or a coroutine that returns it.
+        """Return the response with the ACLs that match the filter, grouped by resource. If there are many ACLs, return
+        a coroutine that returns the response.
 
         Raises KafkaError: SECURITY_DISABLED if no authorizer uses ACLs, or INVALID_REQUEST for an invalid filter.
         """
@@ -88,7 +89,11 @@ class AclsApi:
         return now_or_in_turns(describing(authorizer.index, wanted, context))
 
     async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-        """Add ACLs. Each creation succeeds or fails independently."""
+        """Add ACLs. Each creation succeeds or fails independently.
+
+        An error of the whole request, for example SECURITY_DISABLED or NOT_CONTROLLER, is returned once for each
+        creation.
+        """
         try:
             self._acl_authorizer()
             bindings, outcomes = _each(partial(_binding, version=context.api_version), request.creations)
@@ -101,7 +106,12 @@ class AclsApi:
         return CreateAclsResponse(results=[make() if error is None else make(**_fields(error)) for error in outcomes])
 
     async def delete_acls(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-        """Delete the ACLs that match at least one filter. The response lists the deleted ACLs of each filter."""
+        """Delete the ACLs that match at least one filter. The response lists the deleted ACLs of each filter, or the
+        filter's error.
+
+        An error of the whole request, for example SECURITY_DISABLED, NOT_CONTROLLER, or INVALID_REQUEST for too many
+        selected ACLs, is returned once for each filter.
+        """
         make = DeleteAclsResponse.DeleteAclsFilterResult
         try:
             authorizer = self._acl_authorizer()
@@ -138,8 +148,11 @@ class AclsApi:
 
 
 def selecting(index: AclIndex, filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
-    """Return the ACLs that each filter selects. Raises KafkaError (INVALID_REQUEST) if one filter selects more ACLs
-    than one request may delete, or all filters together select more than ``SELECTED_MAX``."""
+    """Return a list of the ACLs that each filter selects, in the order of the filters.
+
+    Raises KafkaError (INVALID_REQUEST) if one filter selects more ACLs than one request may delete, or all filters
+    together select more than ``SELECTED_MAX``.
+    """
     selected = []
     count = examined = 0
     for wanted in filters:
@@ -159,7 +172,8 @@ def selecting(index: AclIndex, filters: Sequence[AclFilter]) -> Steps[list[list[
 
 
 def describing(index: AclIndex, wanted: AclFilter, context: RequestContext) -> Steps[DescribeAclsResponse]:
-    """Return the response with the ACLs that a filter selects."""
+    """Return the response with the ACLs that the filter ``wanted`` selects, grouped by resource. In version 0, only
+    ACLs with literal patterns are included."""
     version = context.api_version
     found: dict[ResourcePattern, list[DescribeAclsResponse.AclDescription]] = {}
 
@@ -189,8 +203,8 @@ def describing(index: AclIndex, wanted: AclFilter, context: RequestContext) -> S
 
 
 def _each(parse: Callable[[Any], T], requested: Sequence[Any]) -> tuple[list[T], list[KafkaError | None]]:
-    """Parse the elements of a request. Returns the valid elements, and an error or None for each element of the
-    request."""
+    """Parse the elements of a request with ``parse``, which raises KafkaError for an invalid element. Returns the valid
+    elements, and an error or None for each element of the request."""
     parsed: list[T] = []
     errors: list[KafkaError | None] = []
     for each in requested:

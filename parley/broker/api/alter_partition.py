@@ -27,7 +27,7 @@ _BEFORE_TOPIC_IDS = {
     ErrorCode.INELIGIBLE_REPLICA: ErrorCode.OPERATION_NOT_ATTEMPTED,
     ErrorCode.NEW_LEADER_ELECTED: ErrorCode.FENCED_LEADER_EPOCH,
 }
-"""Maps each error that versions before 2 do not know to the error that they get instead (KIP-841)."""
+"""Maps each error that versions before 2 do not have to the error that they return instead (KIP-841)."""
 
 MANY_PARTITIONS: Final = 100
 """If a request changes at least this many partitions, the controller decides on them in a thread. Each takes 20
@@ -46,7 +46,11 @@ class AlterPartitionApi:
         return {AlterPartitionRequest.API_KEY: self.alter_partition}
 
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Change the ISRs of partitions that the sender leads. Each change succeeds or fails independently."""
+        """Change the ISRs of partitions that the sender leads. Each change succeeds or fails independently.
+
+        For an error of the whole request, the response contains only an error code, for example NOT_CONTROLLER, or
+        STALE_BROKER_EPOCH if the sender is not registered under the epoch in the request.
+        """
         version = context.api_version
         ids = [self._topic_id(topic, version) for topic in request.topics]
         wanted = [

@@ -27,7 +27,12 @@ class AssignReplicasApi:
     async def assign_replicas_to_dirs(
         self, context: RequestContext, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
-        """Store the directories. Each replica's assignment succeeds or fails independently."""
+        """Store which log directory of the sender contains each replica. Each assignment succeeds or fails
+        independently.
+
+        For an error of the whole request, the response contains only an error code, for example NOT_CONTROLLER, or
+        STALE_BROKER_EPOCH if the sender is not registered under the epoch in the request.
+        """
         assignments = list(_assignments(request))
         try:
             errors = await self._controller.submit(

@@ -43,7 +43,7 @@ class BackgroundWorkApi:
         is_controller: Callable[[], bool],
         monotonic: Callable[[], float],
     ) -> None:
-        """``recovery_notes`` reads the notes of starting brokers from the store."""
+        """``recovery_notes`` reads the notes of starting brokers from the store, and may raise CoordinationError."""
         self._broker_id = broker_id
         self._cleaner = cleaner
         self._scrubber = scrubber
@@ -58,7 +58,10 @@ class BackgroundWorkApi:
     async def describe(
         self, context: RequestContext, request: DescribeBackgroundWorkRequest
     ) -> DescribeBackgroundWorkResponse:
-        """Return the work in progress. Recoveries are omitted if the store does not respond in time."""
+        """Return the work in progress on this broker and, if it is the controller, the recoveries of starting brokers.
+
+        The recoveries are omitted if the store fails, or does not respond within ``_READ_MAX_S``.
+        """
         works = [*self._compactions(), *self._verifications(), *map(self._healed, self._healing.in_progress)]
         if self._is_controller():
             works += await self._recoveries()

@@ -45,7 +45,9 @@ class BrokerLifecycleApi:
     async def controlled_shutdown(
         self, context: RequestContext, request: ControlledShutdownRequest
     ) -> ControlledShutdownResponse:
-        """Move leadership away from the broker and fence it. Returns the partitions that no other replica can lead."""
+        """Move leadership away from the broker and fence it. The response lists the partitions that no other replica
+        can lead, or contains an error code, for example NOT_CONTROLLER, BROKER_ID_NOT_REGISTERED or
+        STALE_BROKER_EPOCH."""
         try:
             remaining = await self._controller.submit(
                 lambda image: hand_over_leadership(image, request.broker_id, request.broker_epoch, self._rules),
@@ -63,7 +65,10 @@ class BrokerLifecycleApi:
     async def report_offline_replicas(
         self, context: RequestContext, request: ReportOfflineReplicasRequest
     ) -> ReportOfflineReplicasResponse:
-        """Move leadership away from the replicas on the failed disk, and remove these replicas from the ISRs."""
+        """Move leadership away from the sender's replicas on the failed disk, and remove these replicas from the ISRs.
+
+        The response contains an error code if this fails, for example NOT_CONTROLLER or STALE_BROKER_EPOCH.
+        """
         replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
         try:
             await self._controller.submit(
@@ -78,9 +83,11 @@ class BrokerLifecycleApi:
     async def hand_over_leadership(
         self, context: RequestContext, request: HandOverLeadershipRequest
     ) -> HandOverLeadershipResponse:
-        """Elect other leaders for the partitions whose logs are damaged on the sender.
+        """Elect other leaders for the partitions whose logs are damaged on the sender. If ``starts_over``, remove the
+        sender from the ISRs of these partitions instead.
 
-        If ``starts_over``, remove the sender from the ISRs of these partitions instead.
+        A partition for which this is not possible stays as it is. The response contains an error code if the whole
+        request fails, for example NOT_CONTROLLER or STALE_BROKER_EPOCH.
         """
         replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
         decide = remove_damaged_replicas if request.starts_over else elect_other_leaders
@@ -95,7 +102,12 @@ class BrokerLifecycleApi:
     async def unregister_broker(
         self, context: RequestContext, request: UnregisterBrokerRequest
     ) -> UnregisterBrokerResponse:
-        """Remove a stopped broker from the metadata."""
+        """Remove a stopped broker from the metadata. The broker remains a replica of its partitions until they are
+        reassigned.
+
+        The response contains an error code if this fails, for example NOT_CONTROLLER, BROKER_ID_NOT_REGISTERED for an
+        unknown broker, or INVALID_REQUEST for a live broker.
+        """
         try:
             await self._controller.submit(lambda image: unregister_broker(image, request.broker_id))
         except KafkaError as error:

@@ -48,7 +48,8 @@ class ClientQuotasApi:
     async def describe(
         self, context: RequestContext, request: DescribeClientQuotasRequest
     ) -> DescribeClientQuotasResponse:
-        """Return the entities that the filter selects, with their quotas. Raises KafkaError for an invalid filter."""
+        """Return the entities (users, client ids, addresses) that the filter selects, with their quotas. Raises
+        KafkaError for an invalid filter."""
         wanted = filter_of(
             ((each.entity_type, each.match_type, each.match) for each in request.components), request.strict
         )
@@ -59,7 +60,8 @@ class ClientQuotasApi:
         return DescribeClientQuotasResponse(entries=entries)
 
     async def alter(self, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-        """Set and remove quotas. The changes to each entity succeed or fail independently."""
+        """Set and remove quotas. The changes to each entity succeed or fail independently. An error of the whole
+        request, for example NOT_CONTROLLER, is returned for each entity."""
         wanted = [
             QuotaAlteration(
                 tuple((each.entity_type, each.entity_name) for each in entry.entity),

@@ -76,7 +76,8 @@ class ConfigsApi:
     async def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
-        """Return the entries of each resource, with the source and the synonyms of each value."""
+        """Return the requested entries of each resource, with the source and the synonyms of each value. A resource
+        that cannot be described gets an error code instead, for example INVALID_REQUEST for another broker."""
         described = partial(self._described, request, context.api_version)
         wanted = _keys_wanted(request).items()
         return DescribeConfigsResponse(results=await in_slices(described, wanted, RESOURCES_PER_SLICE))
@@ -169,14 +170,16 @@ class ConfigsApi:
     # --- Changing ---
 
     async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        """Replace all entries of each resource. Entries that the request does not name are deleted (KIP-133)."""
+        """Replace all entries of each resource. Entries that the request does not name are deleted (KIP-133). The
+        change to each resource succeeds or fails independently."""
         outcomes = await self._alter(request, replacement)
         return AlterConfigsResponse(responses=_results(AlterConfigsResponse.AlterConfigsResourceResponse, outcomes))
 
     async def incremental_alter_configs(
         self, context: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
-        """Change some entries of each resource (KIP-339)."""
+        """Change some entries of each resource (KIP-339). The change to each resource succeeds or fails
+        independently."""
         outcomes = await self._alter(request, incremental_change)
         return IncrementalAlterConfigsResponse(
             responses=_results(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse, outcomes)
@@ -187,7 +190,7 @@ class ConfigsApi:
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
         change_of: Callable[[Any], ConfigChange],
     ) -> dict[ResourceKey, KafkaError | None]:
-        """Make the changes. Returns the error of each resource, in the order of the request.
+        """Make the changes. Returns the error of each resource, or None if it was changed, in the order of the request.
 
         ``change_of`` reads the change to one resource from the request. It raises KafkaError if the change is invalid.
         """

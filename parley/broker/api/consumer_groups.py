@@ -61,7 +61,8 @@ class ConsumerGroupsApi:
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
-        """Join a group, stay in it, or leave it. The response contains the member's partitions if they have changed."""
+        """Join a group, stay in it, or leave it. The response contains the member's partitions if they have changed, or
+        an error code. It is a future if the group's changes must be stored first."""
         try:
             self._check_offered()
             _check(context.api_version, request, self._coordinator)
@@ -82,8 +83,8 @@ class ConsumerGroupsApi:
     async def describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
-        """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have
-        everything that the response contains."""
+        """Describe groups: their state, epochs, members and assignments. A group that cannot be described gets an error
+        code. Responds when the in-sync replicas have everything that the response contains."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):

@@ -12,11 +12,12 @@ from parley.protocol.messages.produce import ProduceResponse
 _Outcome = ProduceResponse.PartitionProduceResponse
 
 Waiting = dict[Partition, tuple[int, _Outcome]]
-"""Partition -> the last offset that its replicas must reach, and the outcome to complete then."""
+"""Partition -> the last appended offset, which all in-sync replicas must have, and the outcome to complete then."""
 
 
 class DelayedProduce(Delayed[ProduceResponse]):
-    """A response that is sent when the ISR of every partition has the appended records."""
+    """A response that is sent when the ISR of every partition has the appended records, or after the timeout. The
+    remaining partitions then get REQUEST_TIMED_OUT."""
 
     def __init__(
         self, response: ProduceResponse, waiting: Waiting, name_leaders: Callable[[ProduceResponse], None]

@@ -98,7 +98,8 @@ class DelegationTokensApi:
     async def create(
         self, context: RequestContext, request: CreateDelegationTokenRequest
     ) -> CreateDelegationTokenResponse:
-        """Create a token for the client or for another owner."""
+        """Create a token for the client or, if the client has CreateTokens on it, for another owner. After an error,
+        the response contains an error code, and -1 for all times."""
         requester = owner = context.principal
         if request.owner_principal_name:
             owner = Principal(request.owner_principal_type or USER, request.owner_principal_name)
@@ -121,7 +122,7 @@ class DelegationTokensApi:
     async def renew(
         self, context: RequestContext, request: RenewDelegationTokenRequest
     ) -> RenewDelegationTokenResponse:
-        """Extend the expiry of a token."""
+        """Extend the expiry of a token. Returns the new time of expiry, or an error code and -1."""
         try:
             self._checked_key(context)
             before = self._find(bytes(request.hmac))
@@ -134,7 +135,7 @@ class DelegationTokensApi:
     async def expire(
         self, context: RequestContext, request: ExpireDelegationTokenRequest
     ) -> ExpireDelegationTokenResponse:
-        """Make a token expire earlier, or remove it."""
+        """Make a token expire earlier, or remove it. Returns the new time of expiry, or an error code and -1."""
         try:
             self._checked_key(context)
             before = self._find(bytes(request.hmac))
@@ -148,8 +149,8 @@ class DelegationTokensApi:
     def describe(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:
-        """Return the tokens that the client may see: all of them, or only those whose owner, requester or renewer is in
-        the request."""
+        """Return the tokens that the client may see. If the request names principals, return only the tokens whose
+        owner, requester or renewer is one of them. After an error, the response contains only an error code."""
         try:
             key = self._checked_key(context)
         except KafkaError as error:
@@ -190,7 +191,8 @@ class DelegationTokensApi:
     # --- What the controller stores ---
 
     async def _store(self, token_id: str, before: DelegationToken | None, after: DelegationToken | None) -> None:
-        """Have the controller replace the token ``before``, or None, with ``after``, or None.
+        """Have the controller replace the token ``before`` with ``after``. ``before`` is None if the token is new, and
+        ``after`` is None if it is removed.
 
         Returns when this broker has applied the change, or after ``APPLIED_MAX_S``. Raises KafkaError if the stored
         token is no longer ``before``, or if no controller can be reached.
@@ -210,7 +212,11 @@ class DelegationTokensApi:
     async def store(
         self, context: RequestContext, request: StoreDelegationTokenRequest
     ) -> StoreDelegationTokenResponse:
-        """Store another broker's change to a token: its creation, a new expiry, or its removal."""
+        """Store another broker's change to a token: its creation, a new expiry, or its removal.
+
+        Errors are in the response, for example DELEGATION_TOKEN_NOT_FOUND if the stored token has changed. Raises
+        KafkaError (INVALID_REQUEST) if a token in the request is malformed.
+        """
         return await self._replace(request.token_id, _decoded(request.before), _decoded(request.after))
 
     async def _replace(

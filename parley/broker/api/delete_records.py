@@ -37,10 +37,11 @@ class DeleteRecordsApi:
     def delete_records(
         self, context: RequestContext, request: DeleteRecordsRequest
     ) -> DeleteRecordsResponse | Delayed[DeleteRecordsResponse]:
-        """Raise the log start offset of each partition to the requested offset.
+        """Raise the log start offset of each partition to the requested offset. Each partition succeeds or fails
+        independently.
 
-        Responds when every live replica has done the same. After the request's timeout, the other partitions get
-        REQUEST_TIMED_OUT.
+        Responds when every live replica has done the same. After the request's timeout, partitions with replicas that
+        have not done so get REQUEST_TIMED_OUT.
 
         Segments that lie completely below the new log start offset are deleted later.
         """
@@ -93,7 +94,8 @@ class DeleteRecordsApi:
 
 
 class DelayedDeletion(Delayed[DeleteRecordsResponse]):
-    """A request that waits until the replicas of each partition have reached the leader's log start offset."""
+    """A response that is sent when the live replicas of each partition have reached the requested log start offset, or
+    after the timeout. The remaining partitions then get REQUEST_TIMED_OUT."""
 
     def __init__(
         self,

@@ -26,7 +26,12 @@ class DescribeClusterApi:
         return {DescribeClusterRequest.API_KEY: self.describe_cluster}
 
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """List the brokers with their addresses on the listener that received the request."""
+        """List the brokers with their addresses on the listener that received the request. Fenced brokers are included
+        only if the request asks for them.
+
+        The error code is MISMATCHED_ENDPOINT_TYPE if the request is about controllers, and UNSUPPORTED_ENDPOINT_TYPE
+        for an unknown endpoint type.
+        """
         image = self._metadata.image
         if request.endpoint_type != BROKER_ENDPOINTS:
             return DescribeClusterResponse(

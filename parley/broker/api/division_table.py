@@ -2,7 +2,8 @@
 
 An API is not in the table if its elements depend on each other (a fetch session, the partitions of a transaction, the
 assignments of a group), if its requests contain no list, or if its handler itself works in turns (Produce, Metadata,
-DescribeTopicPartitions). ``size`` is smaller if a handler needs more than about 20 microseconds per element.
+DescribeTopicPartitions). The ``size`` of a division, the number of elements in a part, is smaller if a handler needs
+more than about 20 microseconds per element.
 """
 
 from __future__ import annotations

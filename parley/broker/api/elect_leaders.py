@@ -22,7 +22,7 @@ from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeaders
 
 ERROR_OF_ALL_SINCE = 1
 ELECTED_AT_ONCE = 1_000
-"""The number of partitions in one decision, which takes the controller about 10 ms."""
+"""The maximum number of partitions in one decision, which takes the controller about 10 ms."""
 
 
 class ElectLeadersApi:
@@ -37,7 +37,12 @@ class ElectLeadersApi:
         return {ElectLeadersRequest.API_KEY: self.elect_leaders}
 
     async def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Elect leaders of the requested partitions or, if none are named, of all partitions that need an election."""
+        """Elect leaders of the requested partitions or, if none are named, of all partitions that need an election.
+
+        Each election succeeds or fails independently. The response lists all requested partitions; if none are named,
+        only those that needed an election. An error of the whole request, such as NOT_CONTROLLER, is the response's
+        error code; version 0 has none, and returns the error for each requested partition.
+        """
         wanted = None if request.topic_partitions is None else _named(request.topic_partitions)
         try:
             kind = _kind(request.election_type)
@@ -49,7 +54,8 @@ class ElectLeadersApi:
         return ElectLeadersResponse(replica_election_results=_results(outcomes))
 
     async def _elected(self, kind: ElectionType, wanted: list[tuple[str, int]] | None) -> list[ElectionOutcome]:
-        """Elect leaders in slices, so that the controller can make other decisions in between."""
+        """Elect leaders in slices, so that the controller can make other decisions in between. ``wanted`` is None for
+        all partitions that need an election."""
         named = wanted
         if named is None:
             named = await self._controller.submit(lambda image: Decision((), list(needing_election(image, kind))))

@@ -39,7 +39,7 @@ class FailingBrokers:
         self._fenced_at: dict[int, float] = {}
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Record the times when brokers are fenced. The metadata calls this for each change."""
+        """Record the times when brokers are fenced. ``Metadata`` calls this for each change."""
         for change in delta.changes:
             if isinstance(change, BrokerRegistered):
                 if change.registration.fenced:
@@ -49,8 +49,8 @@ class FailingBrokers:
 
     @property
     def absent(self) -> ErrorCode:
-        """The error for a topic that is not in the metadata: LEADER_NOT_AVAILABLE, which clients retry, while this
-        broker has no contact with the controller."""
+        """The error for a topic that is not in the metadata: UNKNOWN_TOPIC_OR_PARTITION or, while this broker has no
+        contact with the controller, LEADER_NOT_AVAILABLE, which clients retry."""
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._is_in_touch() else ErrorCode.LEADER_NOT_AVAILABLE
 
     def listed(self, image: MetadataImage) -> list[BrokerRegistration]:

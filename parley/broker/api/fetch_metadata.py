@@ -16,9 +16,10 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 from parley.protocol.sentinels import NO_EPOCH
 
 CROSSES_TERMS: Final = 2
-"""The first version whose senders apply the changes between the last image of a term and the first of the next."""
+"""The first version of FetchMetadata whose senders can apply changes across a change of controller: the changes between
+the last image of a term and the first image of the next term."""
 CHANGES_AFTER_WHOLE: Final = 3
-"""The first version whose senders apply the changes that follow a whole image."""
+"""The first version of FetchMetadata whose senders apply the changes that follow a whole image in the same response."""
 
 
 class FetchMetadataApi:
@@ -42,7 +43,7 @@ class FetchMetadataApi:
         """Record that the sender is alive, and respond when there are changes or the maximum wait has expired.
 
         The error code is NOT_CONTROLLER if this broker is not the controller, or STALE_BROKER_EPOCH if the sender has
-        registered again since.
+        registered again with a newer epoch.
         """
         publisher = self.publisher
         if not publisher.is_open:
@@ -102,7 +103,8 @@ class _Wait(Delayed[FetchMetadataResponse]):
         self.complete(self.response())
 
     def response(self) -> FetchMetadataResponse:
-        """Return the response with the changes so far."""
+        """Return the response with the changes so far, which may be none, or with NOT_CONTROLLER if the term has
+        ended."""
         publisher, request = self._api.publisher, self._request
         if not publisher.is_open:
             return _failed(ErrorCode.NOT_CONTROLLER, "This broker is no longer the controller of the cluster.")

@@ -44,7 +44,7 @@ class InternalTopicCreation(Protocol):
 @dataclass(frozen=True, slots=True)
 class CoordinatorKind:
     """One type of coordinator: the topic that stores its state, and a function that waits until this broker has loaded
-    its coordinators of this type."""
+    its coordinators of this type, for at most the given number of seconds."""
 
     topic: str
     until_loaded: Callable[[float], Awaitable[None]]
@@ -67,7 +67,12 @@ class FindCoordinatorApi:
     async def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
-        """Return the coordinator of a key or, from version 4 on, of several keys (KIP-699)."""
+        """Return the coordinator of a key or, from version 4 on, of several keys (KIP-699). Creates the internal topic
+        if it does not exist.
+
+        A key without a coordinator gets an error code: COORDINATOR_NOT_AVAILABLE if the topic cannot be created or its
+        partition has no reachable leader, or INVALID_REQUEST for an unknown key type or a malformed key.
+        """
         keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
         kind = self._kinds.get(request.key_type)
         if request.key_type == SHARE_KEY and context.api_version < SHARE_KEY_SINCE:
@@ -90,7 +95,8 @@ class FindCoordinatorApi:
         )
 
     async def _prepared(self, kind: CoordinatorKind) -> KafkaError | None:
-        """Create the topic if it does not exist, and wait until this broker has loaded its coordinators of this type.
+        """Create the topic if it does not exist, and wait for at most ``FIRST_LOAD_S`` until this broker has loaded its
+        coordinators of this type.
 
         Returns the error if the topic cannot be created now, else None.
         """

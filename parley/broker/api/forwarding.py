@@ -86,10 +86,9 @@ class Forwarding:
         *,
         uses_envelopes: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``store_error()`` returns the error for clients while this broker cannot use the coordination store.
-
-        ``uses_envelopes()`` returns True if the controller must know the client of each request, for ACLs or quotas.
-        """
+        """``store_error()`` returns the error for clients while this broker cannot use the coordination store, else
+        None. ``uses_envelopes()`` returns True if the controller must know the client of each request, for ACLs or
+        quotas."""
         self._controller = controller
         self._peers = peers
         self._store_move = store_move
@@ -98,7 +97,8 @@ class Forwarding:
         self._refusals = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the routes, with handlers that forward requests for the controller."""
+        """Return the handlers by API key, with those of the APIs in ``FORWARDED`` replaced by handlers that forward
+        requests to the controller."""
         return {key: self._forwarded(handler) if key in FORWARDED else handler for key, handler in routes.items()}
 
     def _forwarded(self, handler: Handler) -> Handler:

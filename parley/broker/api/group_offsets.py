@@ -75,7 +75,8 @@ class GroupOffsetsApi:
     # --- OffsetCommit ---
 
     async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Commit offsets. Each partition's offset is accepted or rejected independently."""
+        """Commit offsets. Each partition's offset is accepted or rejected independently. An error of the group or of
+        the committer is returned for each partition that is not rejected for another reason."""
         codes: dict[tuple[str, int], ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]
@@ -137,7 +138,8 @@ class GroupOffsetsApi:
     # --- OffsetFetch ---
 
     async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Return the committed offsets of one group or, from version 8 on, of several groups (KIP-709)."""
+        """Return the committed offsets of one group or, from version 8 on, of several groups (KIP-709). A group that
+        cannot be read gets an error code."""
         if context.api_version >= 8:
             groups = [
                 await self._fetch_group(context, request, requested) for requested in _groups_once(request.groups)
@@ -224,7 +226,11 @@ class GroupOffsetsApi:
     # --- OffsetDelete ---
 
     async def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """Delete committed offsets of topics that no member of the group subscribes to (KIP-496)."""
+        """Delete committed offsets of topics that no member of the group subscribes to (KIP-496). A partition of a
+        subscribed topic gets GROUP_SUBSCRIBED_TO_TOPIC.
+
+        For an error of the group, the response contains only an error code, for example GROUP_ID_NOT_FOUND.
+        """
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         wanted = {
             (topic, index): self._undeletable(topic, index)
@@ -301,8 +307,8 @@ def _all_topics(group: Group | None) -> list[tuple[str, list[int]]]:
 
 
 def _fetched(kind: type[P], group: Group | None, partition: TopicPartition, require_stable: bool) -> P:
-    """Return a group's committed offset, or an error if the client requires a stable offset and a transaction is about
-    to change it (KIP-447)."""
+    """Return a group's committed offset, which is -1 if there is none. Return an error if the client requires a stable
+    offset and a transaction is about to change it (KIP-447)."""
     if group is None:
         return _uncommitted(kind, partition[1])
     if require_stable and group.has_pending_offset(partition):

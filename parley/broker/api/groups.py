@@ -79,7 +79,7 @@ class GroupsApi:
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         """Join a group. The response is sent when the rebalance is complete: all members have joined, or the rebalance
-        timeout has expired."""
+        timeout has expired. A refused request gets its error code immediately."""
 
         def failed(error: KafkaError) -> JoinGroupResponse:
             return join_error(code_for_members(error), request.member_id, context.api_version)
@@ -100,8 +100,8 @@ class GroupsApi:
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
-        """Return the member's assignment in this generation. The group's leader sends the assignments of all
-        members."""
+        """Return the member's assignment in this generation. The group's leader sends the assignments of all members;
+        until then, the responses to the other members wait."""
 
         def failed(error: KafkaError) -> SyncGroupResponse:
             return sync_error(code_for_members(error))
@@ -115,7 +115,8 @@ class GroupsApi:
             return failed(error)
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Extend the session of a member."""
+        """Extend the session of a member. The error code is REBALANCE_IN_PROGRESS if the member must rejoin, and NONE
+        while the group is being loaded."""
         try:
             return HeartbeatResponse(error_code=self._coordinator.heartbeat(request))
         except KafkaError as error:
@@ -126,7 +127,8 @@ class GroupsApi:
     def leave_group(
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]:
-        """Leave a group. From version 3 on, an administrator can remove several members (KIP-345)."""
+        """Leave a group. From version 3 on, an administrator can remove several members (KIP-345), each of which gets
+        an error code."""
         if context.api_version < 3:
             leaving = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
         else:
@@ -156,7 +158,8 @@ class GroupsApi:
     # --- Administration ---
 
     async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Describe classic groups: their state, members and assignments. A group of another type counts as unknown."""
+        """Describe classic groups: their state, members and assignments. A group of another type counts as unknown. An
+        unknown group gets GROUP_ID_NOT_FOUND or, before version 6, the state Dead."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         return DescribeGroupsResponse(
             groups=await in_slices(
@@ -203,7 +206,8 @@ class GroupsApi:
         )
 
     def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """List the groups that this broker coordinates, filtered by state and type."""
+        """List the groups that this broker coordinates, filtered by state and type; an empty filter selects all. The
+        error code is COORDINATOR_LOAD_IN_PROGRESS while a partition of the offsets topic is being loaded."""
         try:
             groups = self._coordinator.all()
         except KafkaError as error:
@@ -225,7 +229,8 @@ class GroupsApi:
         )
 
     async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        """Delete groups without members, with their offsets (KIP-229)."""
+        """Delete groups without members, with their offsets (KIP-229). Each deletion succeeds or fails
+        independently."""
         results = []
         for group_id in dict.fromkeys(request.groups_names):
             code = ErrorCode.NONE

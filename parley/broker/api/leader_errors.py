@@ -29,7 +29,8 @@ def never_superseded() -> bool:
 
 
 def withheld(error: KafkaError) -> KafkaError:
-    """Return the error that a possibly superseded leader sends instead of ``error``."""
+    """Return the error that a possibly superseded leader sends instead of ``error``: NOT_LEADER_OR_FOLLOWER, with
+    ``error`` in its message."""
     return KafkaError(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         f"This broker has lost contact with the controller and may no longer be the leader. If it still is: {error}",
@@ -37,13 +38,15 @@ def withheld(error: KafkaError) -> KafkaError:
 
 
 def current_leader(image: MetadataImage, topic: str, index: int) -> tuple[int, int]:
-    """Return the leader and leader epoch of a partition; (-1, -1) if the partition is unknown."""
+    """Return the leader (-1 if there is none) and the leader epoch of a partition; (-1, -1) if the partition is
+    unknown."""
     state = image.partition(topic, index)
     return (-1, -1) if state is None else (state.leader, state.leader_epoch)
 
 
 def endpoints_of(image: MetadataImage, leaders: Iterable[int], listener: str, make: Callable[..., E]) -> list[E]:
-    """Return the addresses of ``leaders`` on the client's listener, each built by ``make``."""
+    """Return the addresses of ``leaders`` on the client's listener, each built by ``make``. Brokers that are unknown or
+    do not have this listener are omitted."""
     found = []
     for broker_id in sorted(set(leaders)):
         broker = image.brokers.get(broker_id)

@@ -54,7 +54,9 @@ class LogDirsApi:
     def alter_replica_log_dirs(
         self, context: RequestContext, request: AlterReplicaLogDirsRequest
     ) -> AlterReplicaLogDirsResponse:
-        """Start moving replicas. DescribeLogDirs shows the progress. Each move succeeds or fails independently."""
+        """Start moving replicas. DescribeLogDirs shows the progress. Each move succeeds or fails independently. If this
+        broker does not have a replica yet, the replica gets REPLICA_NOT_AVAILABLE, and will be created in the
+        directory."""
         results: dict[str, list[_Moved]] = {}
         for each in request.dirs:
             for topic in each.topics:
@@ -90,7 +92,7 @@ class LogDirsApi:
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> DescribeLogDirsResponse:
         """Describe each log directory: the size of its volume, and its replicas of the requested partitions, or all its
-        replicas."""
+        replicas. An offline directory gets KAFKA_STORAGE_ERROR."""
         wanted = None
         if request.topics is not None:
             wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -27,10 +27,11 @@ class LogVerificationApi:
         return {VerifyLogsRequest.API_KEY: self.verify_logs}
 
     async def verify_logs(self, context: RequestContext, request: VerifyLogsRequest) -> VerifyLogsResponse:
-        """Make the scrubber read everything that it has not verified since ``since_ms``, and report how much is left.
+        """Make the scrubber read everything that it has not verified since ``since_ms`` (milliseconds since 1970), and
+        report how much is left.
 
         A negative time means now, and so does a time in the future: otherwise every segment would count as unverified
-        until that time. The response contains the time that was used.
+        until that time. The response contains the time that was used. It omits partitions whose logs are not open.
         """
         now_ms = self._wall_ms()
         since_ms = min(request.since_ms, now_ms) if request.since_ms >= 0 else now_ms

@@ -66,8 +66,8 @@ class TopicCreation(Protocol):
     """The part that creates the missing topics of a Metadata request."""
 
     async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
-        """Create the topics with the cluster's defaults, and return the outcome of each. A topic that already exists
-        counts as created."""
+        """Create the topics with the cluster's defaults, and return the outcome of each, which may be an error. A topic
+        that already exists counts as created."""
         ...
 
     @property
@@ -394,7 +394,8 @@ def _encoded_topic(
 
 
 def described_partition(make: Callable[..., P], view: ListenerView, topic: str, index: int, state: PartitionState) -> P:
-    """Return a partition of a Metadata or DescribeTopicPartitions response. Both contain these fields."""
+    """Return the description of a partition, built by ``make``, for a Metadata or DescribeTopicPartitions response.
+    Both have these fields."""
     leader, error = view.leader(topic, index, state)
     return make(
         error_code=error,

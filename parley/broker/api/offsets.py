@@ -65,8 +65,11 @@ class OffsetsApi:
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        """Find the requested offset of each partition. If the request names a partition twice, its only result is
-        INVALID_REQUEST."""
+        """Find the requested offset of each partition: -1 if there is none, or an error code. If the request names a
+        partition twice, its only result is INVALID_REQUEST.
+
+        Returns a coroutine if a thread must read the logs, or if there are many partitions.
+        """
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         requested = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
         twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)
@@ -117,8 +120,9 @@ class OffsetsApi:
     def offset_for_leader_epoch(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
-        """Return the end offset of each leader epoch. Followers and consumers use it to find where they diverged from
-        the leader (KIP-101)."""
+        """Return for each partition the largest epoch that is not above the requested leader epoch, and its end offset;
+        -1 for both if the requested epoch is newer than the log. Followers and consumers use this to find where they
+        diverged from the leader (KIP-101)."""
         named = once(((t.topic, t.partitions) for t in request.topics), attrgetter("partition"))
         return OffsetForLeaderEpochResponse(
             topics=[

@@ -49,7 +49,8 @@ class OwnSecurity:
         self._executor = executor
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the routes, with handlers that first check changes to this broker's security settings."""
+        """Return the routes, with handlers that first check changes to this broker's security settings. A change that
+        this broker could not use gets an error, and the other changes of the request are made."""
         return {
             **routes,
             AlterConfigsRequest.API_KEY: self._tried(

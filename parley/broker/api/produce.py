@@ -182,7 +182,7 @@ class ProduceApi:
     def produce(self, context: RequestContext, request: ProduceRequest) -> _Pending:
         """Append the records of every partition, and respond as ``acks`` requires.
 
-        Errors are in the response. With ``acks=0``, raises Disconnect instead.
+        Errors are in the response. With ``acks=0``, returns None, or raises Disconnect after an error.
         """
         preparations = _named_twice(request)
         if request.transactional_id is not None:
@@ -201,7 +201,8 @@ class ProduceApi:
     def _led(
         self, context: RequestContext, request: ProduceRequest, preparations: Preparations
     ) -> Iterator[tuple[_Data, Partition]]:
-        """Yield the data of each partition that this broker leads, with the partition."""
+        """Yield the data of each partition that this broker leads, with the partition. Data with an error in
+        ``preparations`` is left out."""
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
@@ -257,8 +258,9 @@ class ProduceApi:
     ) -> bool:
         """Prepare the records on the event loop if that is quick. Returns False if they must be prepared in a thread.
 
-        Large records that need only validation are left to the append. After ``turn_ends`` (monotonic seconds) all
-        other records go to a thread, because the request names many partitions.
+        Adds the prepared records, or the error, to ``preparations``. Large records that need only validation are left
+        to the append. After ``turn_ends`` (monotonic seconds) all other records go to a thread, because the request
+        names many partitions.
         """
         records = records_of(data)
         try:

@@ -35,7 +35,8 @@ LEGACY_ON_LOOP_BYTES = 16 << 10
 milliseconds. A megabyte takes 0.2 seconds."""
 
 THREADS_OF_A_CLIENT = RECORDS // 2
-"""The number of threads that prepare records of one user (or of one host, if the user is unknown) at the same time."""
+"""The maximum number of threads that prepare records of one user (or of one host, if the user is unknown) at the same
+time."""
 
 
 class PreparingThreads:
@@ -64,8 +65,8 @@ class PreparingThreads:
 
 
 def prepare_records(records: Buffer | None, rules: ProduceRules, now_ms: int, version: int) -> Prepared:
-    """Validate and convert the records with ``prepare``. Raises KafkaError: the errors of ``prepare``, and
-    KAFKA_STORAGE_ERROR if memory runs out."""
+    """Validate and convert the records of a Produce request of this version with ``prepare``. Raises KafkaError: the
+    errors of ``prepare``, and KAFKA_STORAGE_ERROR if memory runs out."""
     try:
         return prepare(records, rules, now_ms=now_ms, version=version)
     except MemoryError as error:  # the request has had no effect, so a retry is safe
@@ -73,7 +74,7 @@ def prepare_records(records: Buffer | None, rules: ProduceRules, now_ms: int, ve
 
 
 def records_of(data: ProduceRequest.PartitionProduceData) -> Buffer | None:
-    """Return the records of a decoded request as one buffer."""
+    """Return the records of a decoded request as one buffer, or None if the request contains none."""
     return cast("Buffer | None", data.records)
 
 
@@ -83,13 +84,13 @@ def may_be_costly(records: Any) -> bool:
 
 
 def rules_of(partition: Partition) -> ProduceRules:
-    """Return the validation rules of the partition's topic."""
+    """Return the validation rules of the partition's topic. Raises the errors of ``Partition.log``."""
     return rules_and_bounds(partition)[1]
 
 
 def rules_and_bounds(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]:
     """Return the partition's configuration, its validation rules, and the stricter rules for preparation on the event
-    loop."""
+    loop. Raises the errors of ``Partition.log``."""
     config = partition.log.config
     known = partition.produce_rules
     if known is None or known[0] is not config:

@@ -50,7 +50,7 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """Return a producer id and an epoch.
+        """Return a producer id and an epoch, or an error code and -1 for both.
 
         A producer without a transactional id always gets a new id, even if the request contains a producer id.
         """
@@ -73,7 +73,8 @@ class ProducersApi:
     async def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse:
-        """Return the active producers of each requested partition that this broker leads or follows (KIP-664)."""
+        """Return the active producers of each requested partition that this broker leads or follows (KIP-664). Any
+        other partition gets an error."""
         named = once(((t.name, t.partition_indexes) for t in request.topics), int)
         return DescribeProducersResponse(
             topics=[

@@ -46,7 +46,8 @@ class ReassignmentApi:
         }
 
     async def move(self, context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Response:
-        """Start or cancel reassignments. Each partition's change succeeds or fails independently."""
+        """Start or cancel reassignments. Each partition's change succeeds or fails independently. An error of the whole
+        request, for example NOT_CONTROLLER, is returned for the response and for each partition."""
         requested = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         twice = named_twice((move.topic, move.partition) for move in requested)
         moves = [move for move in requested if (move.topic, move.partition) not in twice]
@@ -68,7 +69,8 @@ class ReassignmentApi:
     async def list_moves(
         self, context: RequestContext, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
-        """List the reassignments in progress."""
+        """List the reassignments in progress of the requested partitions, or of all partitions. The error code is
+        NOT_CONTROLLER if this broker is not the controller."""
         wanted = None
         if request.topics is not None:
             wanted = once(((topic.name, topic.partition_indexes) for topic in request.topics), lambda index: index)

@@ -19,5 +19,6 @@ class ReplicaLogInfoApi:
     def get_replica_log_info(
         self, context: RequestContext, request: GetReplicaLogInfoRequest
     ) -> GetReplicaLogInfoResponse:
-        """Return one page of the requested end offsets."""
+        """Return the end offsets of the requested logs, or of all logs if the request names none. If they exceed a
+        page, the response is ``truncated``, and the controller must request the rest."""
         return self._reports.page(request)

@@ -38,7 +38,8 @@ def named_twice(keys: Iterable[K]) -> set[K]:
 
 
 def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[K, dict[N, T]]:
-    """Return the items (such as partitions) by heading (such as the topic) and ``key``, in order of first occurrence.
+    """Return the items of a request (such as partitions) by heading (such as their topic) and ``key(item)``, in order
+    of first occurrence. ``named`` contains each heading with its items.
 
     If several items under a heading have the same key, the last one counts. Repeated headings are merged.
     """

@@ -66,9 +66,11 @@ class SaslApi:
     def authenticate(
         self, context: RequestContext, request: SaslAuthenticateRequest
     ) -> SaslAuthenticateResponse | Awaitable[Any]:
-        """Process a token of a login. The error code is ILLEGAL_SASL_STATE if the client is already logged in.
+        """Process a token of a login. The error code is ILLEGAL_SASL_STATE if the client need not log in or is already
+        logged in.
 
-        If the login fails, returns a future of the connection's last response.
+        If the mechanism must wait, for example for another server, returns an awaitable of the response. If the login
+        fails, returns a future of the connection's last response.
         """
         login = context.client.login
         if login is None or login.state is LoginState.COMPLETE:

@@ -53,7 +53,8 @@ class ScramUsersApi:
     def describe(
         self, context: RequestContext, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
-        """Return the mechanisms, and their iterations, of the requested users, or of all users."""
+        """Return the mechanisms, and their iterations, of the requested users, or of all users. A requested user
+        without credentials gets RESOURCE_NOT_FOUND, and one that is named twice DUPLICATE_RESOURCE."""
         users = self._metadata.image.scram_users
         counts = Counter(user.name for user in request.users) if request.users else dict.fromkeys(sorted(users), 1)
         return DescribeUserScramCredentialsResponse(
@@ -84,7 +85,8 @@ class ScramUsersApi:
     async def alter(
         self, context: RequestContext, request: AlterUserScramCredentialsRequest
     ) -> AlterUserScramCredentialsResponse:
-        """Set and delete credentials. The changes to each user succeed or fail independently."""
+        """Set and delete credentials. The changes to each user succeed or fail independently. An error of the whole
+        request, for example NOT_CONTROLLER, is returned for each user."""
         wanted: list[ScramAlteration] = [ScramDeletion(each.name, each.mechanism) for each in request.deletions]
         wanted += [
             ScramUpsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))

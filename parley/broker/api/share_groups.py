@@ -82,7 +82,8 @@ class ShareGroupsApi:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> ShareGroupHeartbeatResponse | asyncio.Future[ShareGroupHeartbeatResponse]:
-        """Join a group, stay in it, or leave it. The response contains the member's partitions if they have changed."""
+        """Join a group, stay in it, or leave it. The response contains the member's partitions if they have changed, or
+        an error code. It is a future if the group's changes must be stored first."""
         try:
             self._check_offered()
             _check_heartbeat(request)
@@ -94,8 +95,8 @@ class ShareGroupsApi:
     # --- ShareGroupDescribe ---
 
     async def describe(self, context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
-        """Describe groups: their state, epochs, members and assignments. Responds when the in-sync replicas have
-        everything that the response contains."""
+        """Describe groups: their state, epochs, members and assignments. A group that cannot be described gets an error
+        code. Responds when the in-sync replicas have everything that the response contains."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
@@ -123,7 +124,8 @@ class ShareGroupsApi:
     async def describe_offsets(
         self, context: RequestContext, request: DescribeShareGroupOffsetsRequest
     ) -> DescribeShareGroupOffsetsResponse:
-        """Describe the start offsets and the lag of groups."""
+        """Describe the start offset and the lag of each requested share partition, or of all share partitions of a
+        group. Groups and partitions that cannot be described get an error code."""
         return DescribeShareGroupOffsetsResponse(
             groups=[await self._offsets_of(requested) for requested in request.groups]
         )
@@ -159,10 +161,11 @@ class ShareGroupsApi:
     async def alter_offsets(
         self, context: RequestContext, request: AlterShareGroupOffsetsRequest
     ) -> AlterShareGroupOffsetsResponse:
-        """Set the start offsets of a group without members.
+        """Set the start offsets of a group without members. Creates the group if it does not exist.
 
         Offset -1 means the offset that the group's reset policy selects. A partition with a lower offset gets
-        INVALID_REQUEST, although Kafka would store any number.
+        INVALID_REQUEST, although Kafka would store any number. For an error of the group, such as NON_EMPTY_GROUP, the
+        response contains only an error code.
         """
         make = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
         named = once(((t.topic_name, t.partitions) for t in request.topics), lambda each: each.partition_index)
@@ -201,7 +204,9 @@ class ShareGroupsApi:
     async def delete_offsets(
         self, context: RequestContext, request: DeleteShareGroupOffsetsRequest
     ) -> DeleteShareGroupOffsetsResponse:
-        """Delete the start offsets of the requested topics from a group without members."""
+        """Delete the start offsets of the requested topics from a group without members. Each topic's deletion succeeds
+        or fails independently. For an error of the group, such as NON_EMPTY_GROUP, the response contains only an error
+        code."""
         try:
             self._check(request.group_id)
             outcomes = await self._coordinator.share.delete_offsets(

@@ -31,7 +31,7 @@ from parley.protocol.messages.share_state import (
 from parley.protocol.uuids import UUID
 
 AT_ONCE: Final = 1_000
-"""The number of share partitions of a request that are handled concurrently."""
+"""The maximum number of share partitions of a request that are handled concurrently."""
 
 
 class ShareStateApi:
@@ -67,7 +67,7 @@ class ShareStateApi:
         return InitializeShareGroupStateResponse(results=await _each(request, initialized, topic, make))
 
     async def read(self, context: RequestContext, request: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse:
-        """Return the state of share partitions to the leaders of these partitions."""
+        """Return the state of share partitions to the leaders of these partitions, and fence earlier leaders."""
         make = ReadShareGroupStateResponse.PartitionResult
 
         async def found(

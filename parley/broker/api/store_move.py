@@ -31,7 +31,8 @@ FROM_ELSEWHERE = (
 
 
 def guard_store_moves(handlers: Mapping[int, Handler], authorizer_is_used: Callable[[], bool]) -> dict[int, Handler]:
-    """Return the handlers, but reject MigrateCoordination requests of remote clients while there is no authorizer."""
+    """Return the handlers, but reject MigrateCoordination requests of remote clients with CLUSTER_AUTHORIZATION_FAILED
+    while there is no authorizer."""
     handler = handlers[MigrateCoordinationRequest.API_KEY]
 
     def guarded(context: RequestContext, request: Any) -> Any:
@@ -68,7 +69,8 @@ class StoreMoveApi:
     async def migrate_coordination(
         self, context: RequestContext, request: MigrateCoordinationRequest
     ) -> MigrateCoordinationResponse:
-        """Start, cancel or check a move. Returns the state of the latest move."""
+        """Start, cancel or check a move. Returns the state of the latest move, or an error code, for example
+        NOT_CONTROLLER."""
         try:
             if request.action == START:
                 await self._driver.start(request.url or "")

@@ -76,7 +76,8 @@ class StreamsGroupsApi:
     def heartbeat(
         self, context: RequestContext, request: StreamsGroupHeartbeatRequest
     ) -> StreamsGroupHeartbeatResponse | asyncio.Future[StreamsGroupHeartbeatResponse]:
-        """Join a group, stay in it, or leave it. The response contains the member's tasks if they have changed."""
+        """Join a group, stay in it, or leave it. The response contains the member's tasks if they have changed, or an
+        error code. It is a future if the group's changes must be stored first."""
 
         def responded(outcome: Outcome) -> StreamsGroupHeartbeatResponse:
             if outcome.to_create:
@@ -119,8 +120,8 @@ class StreamsGroupsApi:
     async def describe(
         self, context: RequestContext, request: StreamsGroupDescribeRequest
     ) -> StreamsGroupDescribeResponse:
-        """Describe groups: their state, epochs, topology, members and tasks. Responds when the in-sync replicas have
-        everything that the response contains."""
+        """Describe groups: their state, epochs, topology, members and tasks. A group that cannot be described gets an
+        error code. Responds when the in-sync replicas have everything that the response contains."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):

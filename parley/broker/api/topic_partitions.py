@@ -61,7 +61,8 @@ class TopicPartitionsApi:
     async def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
-        """Describe one page of the requested topics, or of all topics."""
+        """Describe one page of the requested topics, or of all topics, starting at the request's cursor. If more pages
+        follow, ``next_cursor`` in the response is the cursor of the next page."""
         await self._failing_brokers.settled()
         if self._logs.is_opening:
             await self._logs.until_opened(OPENED_MAX_S)

@@ -162,7 +162,7 @@ class TopicsApi:
     async def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
-        """Increase the number of partitions of topics."""
+        """Increase the number of partitions of topics or, with ``validate_only``, check whether that is possible."""
         quota = self._quota_of(context, ADD_STRICT_SINCE)
         twice = named_twice(topic.name for topic in request.topics)
         wanted = [

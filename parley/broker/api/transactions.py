@@ -51,7 +51,8 @@ from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 from parley.protocol.topic_partition import TopicPartition
 
 KNOWS_FENCED: Final = 2
-"""The first version of these requests whose senders understand PRODUCER_FENCED (KIP-588)."""
+"""The first version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn whose senders understand PRODUCER_FENCED
+(KIP-588)."""
 
 BATCHED: Final = 4
 """The first version of AddPartitionsToTxn that can contain several transactions. Only brokers send it (KIP-890)."""
@@ -74,7 +75,7 @@ ms."""
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 _Outcome = Callable[[TopicPartition], ErrorCode]
-"""Returns the result for each partition of a transaction."""
+"""Returns the result for a partition of a transaction."""
 _Pending = _Outcome | Awaitable[Mapping[TopicPartition, ErrorCode]] | Awaitable[None] | None
 """The outcome of a submitted transaction, or an awaitable of it. None means that all partitions were added."""
 
@@ -125,7 +126,8 @@ class TransactionsApi:
     def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Coroutine[Any, Any, AddPartitionsToTxnResponse]:
-        """Add partitions to a transaction, or verify for other brokers that they were added."""
+        """Add partitions to a transaction, or verify for other brokers that they were added. The response contains an
+        error code for each partition."""
         version = context.api_version
         # A request about several transactions does not wait for the markers of one: that would delay the other
         # transactions.
@@ -204,7 +206,7 @@ class TransactionsApi:
     def add_offsets(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
     ) -> AddOffsetsToTxnResponse | Coroutine[Any, Any, AddOffsetsToTxnResponse]:
-        """Add the partition that stores a group's offsets to a transaction.
+        """Add the partition that stores a group's offsets to a transaction. Errors are in the response.
 
         If the offsets topic does not exist, it is created: Kafka's producer looks up the group's coordinator only
         later.
@@ -234,7 +236,8 @@ class TransactionsApi:
     def end_transaction(
         self, context: RequestContext, request: EndTxnRequest
     ) -> EndTxnResponse | Coroutine[Any, Any, EndTxnResponse]:
-        """Commit or abort a transaction. Responds when the outcome has been stored."""
+        """Commit or abort a transaction. Responds when the outcome has been stored. From version 5 on, the response
+        contains the producer id and the epoch for the next transaction."""
         return at_once(self._end_transaction(context, request))
 
     async def _end_transaction(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
@@ -254,7 +257,8 @@ class TransactionsApi:
     async def describe_transactions(
         self, context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
-        """Return the state of transactional ids that this broker coordinates."""
+        """Return the state of transactional ids that this broker coordinates. Any other id gets an error code, for
+        example TRANSACTIONAL_ID_NOT_FOUND."""
         requested = list(dict.fromkeys(request.transactional_ids))
         pending = await in_slices(self._submit_describe, requested)
         return DescribeTransactionsResponse(
@@ -270,7 +274,9 @@ class TransactionsApi:
     async def list_transactions(
         self, context: RequestContext, request: ListTransactionsRequest
     ) -> ListTransactionsResponse:
-        """List the transactional ids that this broker coordinates and that match the filters."""
+        """List the transactional ids that this broker coordinates and that match the filters. The response also lists
+        the unknown states in the filter. The error code is COORDINATOR_LOAD_IN_PROGRESS while a partition is being
+        loaded."""
         names = {state.value: state for state in TransactionState}
         states = frozenset(names[each] for each in request.state_filters if each in names)
         filter = Filter(

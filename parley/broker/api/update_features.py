@@ -29,9 +29,11 @@ class UpdateFeaturesApi:
         return {UpdateFeaturesRequest.API_KEY: self.update_features}
 
     async def update_features(self, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-        """Change the levels of all requested features, or of none.
+        """Change the levels of all requested features, or of none. With ``validate_only``, only check whether this is
+        possible.
 
-        The error code is INVALID_UPDATE_VERSION if one of the changes is impossible. Raises all other errors.
+        The error code is INVALID_UPDATE_VERSION if one of the changes is impossible. Raises KafkaError for any other
+        error, for example NOT_CONTROLLER.
         """
         is_oldest = context.api_version == 0
         updates = [

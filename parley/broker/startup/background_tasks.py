@@ -25,7 +25,8 @@ def start_background_tasks(environment: Environment, parts: Parts) -> None:
 
 
 def watch_for_exhaustion(environment: Environment, parts: Parts) -> ExhaustionWatch:
-    """Watch for shortages of file descriptors and memory. Only a broker that has a process to itself does this.
+    """Watch for shortages of file descriptors and memory, and return the running watch. Only a broker that has a
+    process to itself does this.
 
     If the broker must end because of a shortage, ``environment.failed`` is set.
     """

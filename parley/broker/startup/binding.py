@@ -21,12 +21,12 @@ class Bound:
     endpoints: tuple[Endpoint, ...]
     open_shared: Mapping[str, Callable[[], socket.socket]]
     """Functions that bind the addresses shared with other brokers (``bootstrap.listeners``), by listener. They raise
-    OSError."""
+    OSError if an address cannot be bound."""
 
 
 async def bind_listeners(environment: Environment) -> Bound:
-    """Bind every listener. Afterwards the ports are known, and no other process can take them. Raises OSError, also
-    if an address shared with other brokers cannot be bound."""
+    """Bind every listener. Afterwards the ports are known, and no other process can take them. Raises OSError if an
+    address cannot be bound, including those shared with other brokers (``bootstrap.listeners``)."""
     environment.health.starting("binding its listeners")
     config = environment.config
     sockets = {}

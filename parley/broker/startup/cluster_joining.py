@@ -30,7 +30,7 @@ STORE = "coordination store"
 
 async def report_changed_directories(parts: Parts) -> None:
     """Log how the log directories differ from the last registration. The controller learns this from the new
-    registration."""
+    registration. Does nothing if the store does not respond."""
     try:
         entry = await parts.lifecycle.store.get(f"{BROKERS}{parts.identity.broker_id:010d}")
     except CoordinationError:
@@ -94,7 +94,8 @@ def _membership_ended(environment: Environment, life: asyncio.Task[None]) -> Non
 
 
 async def adopt_topics(environment: Environment, parts: Parts) -> None:
-    """Register the partitions found on disk in the metadata of the new cluster."""
+    """Register the partitions found on disk in the metadata of the new cluster. Raises the errors of
+    ``Controller.submit``."""
     environment.health.starting("adopting the topics found on disk")
     found = [
         FoundPartition(log.topic, log.partition, log.topic_id, -1 if epoch is None else epoch)

@@ -112,7 +112,8 @@ class Parts:
 
 
 def compose(environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
-    """Create the parts of the broker, and subscribe each of them to the parts that it follows."""
+    """Create the parts of the broker, and subscribe each of them to the parts that it follows. Raises ConfigError if a
+    class that the configuration names cannot be loaded."""
     environment.health.starting("putting its parts together")
     base = lay_foundation(environment, joined, opened)
     membership = make_membership(environment, bound, joined, opened, base)

@@ -115,7 +115,8 @@ class ConsoleProcess:
         self._thread.start()
 
     def close(self) -> None:
-        """End the console. Blocks for at most ``ENDING_S``. Idempotent."""
+        """End the console, and kill it if it has not ended after ``ENDING_S``. Blocks until it has ended. Call this
+        after ``start``. Idempotent."""
         with self._lock:
             self._closing.set()
             if self._process is not None and self._process.stdin is not None:

@@ -12,7 +12,7 @@ async def read_credentials(environment: Environment, parts: Parts) -> None:
     """Read from the store the credentials with which clients log in before this broker knows the cluster's metadata.
 
     No listener accepts connections before this, because clients treat a refused login as final. Raises
-    CoordinationError.
+    CoordinationError if the store cannot be read.
     """
     if not any(listener.is_sasl for listener in environment.config.bound):
         return
@@ -25,7 +25,8 @@ async def read_credentials(environment: Environment, parts: Parts) -> None:
 
 
 async def read_broker_listeners(environment: Environment, parts: Parts) -> None:
-    """Read from the store which listeners the registered brokers use among themselves. Raises CoordinationError."""
+    """Read from the store which listeners the registered brokers use among themselves. Raises CoordinationError if the
+    store cannot be read."""
     if len(environment.config.bound) > 1:
         stored = [registration_from_bytes(entry.value) async for entry in parts.lifecycle.store.entries(BROKERS)]
         parts.broker_listeners.stored = {each.broker_id: each for each in stored}

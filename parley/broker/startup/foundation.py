@@ -83,8 +83,8 @@ def lay_foundation(environment: Environment, joined: Joined, opened: OpenedLogs)
 
 
 def _first_image(joined: Joined) -> MetadataImage:
-    """Return an empty image that is newer than any image of an earlier controller, and older than any image of the
-    next.
+    """Return an empty image that is newer than any image of an earlier controller, and older than any image of the next
+    controller.
 
     This broker then rejects controllers below the epoch that it has seen before, and becomes controller only under a
     higher epoch.

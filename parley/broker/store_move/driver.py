@@ -65,8 +65,8 @@ DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a move, which has the id ``move``. ``state`` is "none", "under way", "done" or "failed". ``step``
-    is the latest step, and ``detail`` a text for the operator."""
+    """The progress of a move. ``move`` is its id, empty if there has been no move. ``state`` is "none", "under way",
+    "done" or "failed". ``step`` is the latest step, and ``detail`` a text for the operator."""
 
     move: str
     state: str
@@ -164,6 +164,7 @@ class StoreMoveDriver:
         """Carry out the requested moves, one after another, until cancelled. Runs during each term as controller.
 
         ``session`` is the controller's session; ``members()`` returns the ids of the brokers that must follow the move.
+        Raises CoordinationError if the store does not respond at the beginning.
         """
         await self._abandon_left_over()
         self._requests = asyncio.Queue()

@@ -17,7 +17,8 @@ from parley.protocol.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class DescribeGuard:
-    """A guard that returns an error instead of a group if the client may not describe it, or one of its topics."""
+    """A guard that replaces a group in the response by an error if the client may not describe the group or one of the
+    group's topics."""
 
     undescribed: Callable[..., Any]
     """Returns the error result of one group, given the group's id, the error code and, if any, a message."""

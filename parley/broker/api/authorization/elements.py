@@ -165,10 +165,10 @@ async def _changed(pending: Awaitable[Any], change: Callable[[Any], Any]) -> Any
 def with_refused(
     handler: Handler, context: RequestContext, request: Any, field: str, kept: list[Any], refused: list[Any], into: str
 ) -> Any:
-    """Call the handler with only the elements ``kept`` in the list ``field`` of the request.
+    """Call the handler with only the elements ``kept`` in the list ``field`` of the request, and add the results
+    ``refused`` to the list ``into`` of the response.
 
-    Adds the results ``refused`` to the list ``into`` of the response. If all elements are refused, the handler is not
-    called.
+    Returns the response, or an awaitable of it. If all elements are refused, the handler is not called.
     """
     if not refused:
         return handler(context, request)

@@ -84,7 +84,7 @@ GUARDS: Final[Mapping[int, Guard]] = {_KEYS[name]: guard for family in _FAMILIES
 
 
 def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadata: Metadata) -> dict[int, Handler]:
-    """Return the handlers behind their guards, or the bare handlers if there is no authorizer."""
+    """Return the handlers by API key, each behind its guard. Without an authorizer, return the bare handlers."""
     if not authorization.is_enforced:
         return dict(routes)
     checks = Checks(authorization, metadata)
@@ -96,10 +96,12 @@ def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadat
 
 
 def between_brokers(routes: Mapping[int, Handler], listeners: Container[str]) -> dict[int, Handler]:
-    """Return all handlers. Those of APIs that only brokers use refuse requests over other listeners than the brokers'.
+    """Return the handlers by API key. Handlers of APIs that only brokers use refuse requests that arrive through a
+    listener that is not one of ``listeners``, with CLUSTER_AUTHORIZATION_FAILED.
 
-    The fetches of followers are restricted because they affect the high watermark, and FetchMetadata because its
-    response contains the keys of all SCRAM users. The restrictions apply even without an authorizer.
+    A follower's fetch through another listener is refused, too, because fetches of followers affect the high watermark.
+    FetchMetadata is restricted because its response contains the keys of all SCRAM users. The restrictions apply even
+    without an authorizer.
     """
     return {
         key: partial(_on_listeners, listeners, handler)

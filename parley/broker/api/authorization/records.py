@@ -96,7 +96,8 @@ def is_of_follower(request: FetchRequest) -> bool:
 
 
 def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: FetchRequest) -> Any:
-    """Refuse clients that pose as followers. The handler itself checks which topics a consumer may read."""
+    """Refuse a client that poses as a follower but does not have ClusterAction. The handler itself checks which topics
+    a consumer may read."""
     if not is_of_follower(request) or checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION):
         return handler(context, request)
     return refused_fetch(request)

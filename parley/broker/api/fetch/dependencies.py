@@ -28,7 +28,7 @@ class FetchQuotas(Protocol):
     def is_active(self) -> bool: ...
 
     def fetch_bytes_max(self, context: RequestContext) -> int:
-        """Return the maximum number of bytes that one response should contain, so that the client's quota allows it."""
+        """Return the maximum number of bytes that the client's quota allows in one response."""
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
         """Count the ``size`` bytes of records that a fetch would return, unless they exceed a quota.

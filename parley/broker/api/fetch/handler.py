@@ -86,7 +86,8 @@ class FetchApi:
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResponse | Delayed[FetchResponse] | Coroutine[Any, Any, FetchResponse | Delayed[FetchResponse]]:
-        """Return the response, a future if the fetch must wait for more records, or a coroutine if it needs the disk.
+        """Return the response, a future if the fetch must wait for more records, or a coroutine if it needs the disk or
+        has more than ``LOOKED_AT_IN_A_TURN`` partitions to look at.
 
         A new session is created when the response is built (``render.build_response``). Raises KafkaError for an error
         of the whole request: a session error, STALE_BROKER_EPOCH, or INVALID_REQUEST for too many partitions.
@@ -136,7 +137,7 @@ def _respond_or_wait(
 async def _look_in_turns(
     fetch: PendingFetch, targets: list[FetchTarget], wait_s: float
 ) -> FetchResponse | Delayed[FetchResponse]:
-    """Look at many partitions in several turns. Other clients are served in between."""
+    """Look at many partitions in several turns, then respond or wait. Other clients are served between the turns."""
     for start in range(0, len(targets), LOOKED_AT_IN_A_TURN):
         fetch.look_at(targets[start : start + LOOKED_AT_IN_A_TURN])
         await next_turn()

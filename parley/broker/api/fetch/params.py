@@ -22,7 +22,7 @@ NODE_ENDPOINTS_VERSION = 16
 
 class FetchParams(NamedTuple):
     """One fetch request. ``replica_id`` and ``broker_epoch`` identify a follower. A consumer's ``replica_id`` is
-    negative."""
+    negative. ``broker_epoch`` is -1 if it is unknown."""
 
     context: RequestContext
     request: FetchRequest
@@ -36,7 +36,7 @@ class FetchParams(NamedTuple):
 
 
 def params_of(context: RequestContext, request: FetchRequest) -> FetchParams:
-    """Return the parameters of a request."""
+    """Return the parameters of a request, taken from the fields that its version has."""
     version = context.api_version
     if version >= REPLICA_STATE_VERSION:
         replica_id, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch

@@ -287,7 +287,8 @@ class PendingFetch(Delayed[Any]):
     # --- Waiting ---
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for changes for at most ``timeout_s`` seconds."""
+        """Enter the purgatory. The fetch responds when there are enough bytes, or after ``timeout_s`` seconds with what
+        it has found."""
         self._step(_WAIT)
         self._missing_bytes = self._params.request.min_bytes - self._reads.bytes
         if self._session is not None:
@@ -386,7 +387,8 @@ class PendingFetch(Delayed[Any]):
             self.complete(response)
 
     def respond(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
-        """Return the response, or a coroutine that returns it if a thread must read records."""
+        """Return the response, or a coroutine that returns it if a thread must read records. If the client exceeds its
+        quota, the response contains no records."""
         self._step(_RESPOND)
         self._look_at_changed()
         counted = self._reads.bytes

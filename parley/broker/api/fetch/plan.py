@@ -41,7 +41,8 @@ class Read(NamedTuple):
 
 
 class Diverging(NamedTuple):
-    """A plan for a client that must truncate its log to ``end_offset`` or earlier before it can fetch."""
+    """A plan for a client that must truncate its log to ``end_offset`` or earlier before it can fetch. ``epoch`` is the
+    largest epoch in this broker's log up to the client's last epoch; it ends at ``end_offset`` (exclusive)."""
 
     epoch: int
     end_offset: int
@@ -160,7 +161,8 @@ def plan_fetch(
 
 
 def allowance(target: FetchTarget, taken: int, max_bytes: int) -> Read:
-    """Return the limits of one read of a partition. Earlier partitions already use ``taken`` bytes of the response."""
+    """Return the limits of one read of a partition. Earlier partitions already use ``taken`` bytes of the response's
+    ``max_bytes``."""
     return Read(max(0, min(target.max_bytes, max_bytes - taken)), not taken)
 
 
@@ -192,7 +194,8 @@ def preferred_replica(
 ) -> int | None:
     """Return the follower from which a consumer should read ``offset``; None if it should read from this leader.
 
-    The selector chooses among live in-sync replicas that have the offset and an address on the consumer's listener.
+    The selector chooses among this leader and the live in-sync followers that have the offset and an address on the
+    consumer's listener. ``now_s`` is the time at which the request was received.
     """
     own = image.brokers.get(partition.broker_id)
     rack = own.rack if own is not None else None

@@ -59,8 +59,8 @@ class FetchReads:
         return bool(self._unlocated)
 
     def locate(self, target: FetchTarget, partition: Partition, read: Read) -> bool:
-        """Locate a partition's batches. Returns False if that requires reading the disk, which the response then waits
-        for.
+        """Locate a partition's batches. Returns False if that requires reading the disk. ``fill`` then locates them in
+        a thread.
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE, and the errors of ``Partition.log``.
         """

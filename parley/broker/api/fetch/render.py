@@ -32,7 +32,8 @@ def partition_data(index: int, log: Log) -> PartitionData:
 def error_data(
     target: FetchTarget, error: KafkaError, params: FetchParams, dependencies: FetchDependencies
 ) -> PartitionData:
-    """Return the data of a partition that cannot be fetched, and count the failure."""
+    """Return the data of a partition that cannot be fetched, and count the failure. An error that only the current
+    leader may return is replaced if this broker may have been superseded (``leader_errors``)."""
     if target.partition is not None:
         target.partition.counters.failed_fetch_requests += 1
         if _is_doubtful(target.partition, target.offset, error, params, dependencies):

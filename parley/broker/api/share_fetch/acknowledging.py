@@ -37,7 +37,7 @@ class Acknowledging:
 
     @property
     def partitions(self) -> Iterable[TopicPartition]:
-        """The partitions with acknowledgements."""
+        """The partitions with acknowledgements, including those in ``errors``."""
         return dict.fromkeys((*(target for target, _ in self._storing), *self.errors))
 
     @property
@@ -74,7 +74,8 @@ class Acknowledging:
         self._releasing += filter(None, released(self._dependencies, session))
 
     async def stored(self) -> None:
-        """Wait until all acknowledgements have been stored or have failed. Adds the failures to ``errors``."""
+        """Wait until all acknowledgements have been stored or have failed. Adds the failures to ``errors``. Failed
+        releases are ignored: those records are released when their lock expires."""
         for target, future in self._storing:
             if future is None:
                 continue

@@ -72,6 +72,7 @@ class ShareDependencies:
         make: Callable[..., E],
         leaders: Iterable[int],
     ) -> list[E]:
-        """Return the addresses of the leaders that a response names."""
+        """Return the addresses of the leaders that a response names, each built by ``make``. Entries of -1 are
+        ignored."""
         named = {leader for leader in leaders if leader >= 0}
         return endpoints_of(self.metadata.image, named, context.listener, make) if named else []

@@ -109,7 +109,7 @@ class ShareFetchApi:
     # --- ShareFetch ---
 
     def fetch(self, context: RequestContext, request: ShareFetchRequest) -> Any:
-        """Acquire records for a member, and process its acknowledgements.
+        """Acquire records for a member, and process its acknowledgements. Returns the response, or an awaitable of it.
 
         Raises KafkaError for an error of the whole request: a session error, an authorization error, or
         INVALID_REQUEST.
@@ -223,7 +223,7 @@ class ShareFetchApi:
     # --- ShareAcknowledge ---
 
     def acknowledge(self, context: RequestContext, request: ShareAcknowledgeRequest) -> Any:
-        """Process the acknowledgements of a member.
+        """Process the acknowledgements of a member. Returns the response, or an awaitable of it.
 
         Raises KafkaError for an error of the whole request: a session error, an authorization error, or
         INVALID_REQUEST.

@@ -33,7 +33,8 @@ class Headers(NamedTuple):
         return self.read.part(self.places[holding[0]][0], self.places[holding[-1]][1])
 
     def split(self, acquired: list[Acquired], batch_size: int) -> list[Acquired]:
-        """Split acquired records at batch boundaries into parts of ``batch_size`` or slightly more records."""
+        """Split acquired records at batch boundaries into parts of ``batch_size`` or slightly more records. If
+        ``batch_size`` is not positive, nothing is split."""
         if batch_size <= 0 or all(each.last - each.first < batch_size for each in acquired):
             return acquired
         parts: list[Acquired] = []
@@ -49,7 +50,8 @@ class Headers(NamedTuple):
 def read_headers(
     partition: Partition, offset: int, max_bytes: int, records: int, isolation: Isolation, *, nowait: bool
 ) -> Headers:
-    """Return the batches from ``offset`` on, up to ``records`` offsets or ``max_bytes`` bytes.
+    """Return the batches from ``offset`` on, until they cover ``records`` offsets (without control batches), but at
+    most ``max_bytes`` bytes (at least one batch) and ``BATCHES_MAX`` batches.
 
     Raises the errors of ``Partition.read``. With ``nowait``, raises BlockingIOError if the batches must be read from
     the disk.

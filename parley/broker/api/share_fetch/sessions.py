@@ -102,8 +102,9 @@ class ShareSessions:
     def begin(self, key: SessionKey, context: RequestContext, partitions: Iterable[TopicPartition]) -> ShareSession:
         """Start a session, replacing any earlier session with this key.
 
-        Raises KafkaError: SHARE_SESSION_LIMIT_REACHED if the broker has too many sessions, or INVALID_REQUEST if they
-        would have too many partitions.
+        Raises KafkaError: SHARE_SESSION_LIMIT_REACHED if the broker has too many sessions, or INVALID_REQUEST if the
+        new session, or all sessions together, would have too many partitions. No session with this key remains after
+        INVALID_REQUEST.
         """
         before = self._sessions.get(key)
         if before is None and len(self._sessions) >= self._most():
@@ -130,9 +131,11 @@ class ShareSessions:
         added: Iterable[TopicPartition] = (),
         forgotten: Iterable[TopicPartition] = (),
     ) -> ShareSession:
-        """Return the session that a request continues, after adding and removing the partitions that it names.
+        """Return the session that a request continues, after adding and removing the partitions that the request names.
+        If ``epoch`` is ``FINAL_EPOCH``, the session is returned unchanged, and the caller must end it.
 
-        Raises KafkaError: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH or INVALID_REQUEST.
+        Raises KafkaError: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, or INVALID_REQUEST for too many
+        partitions, which ends the session.
         """
         session = self._sessions.get(key)
         if session is None:

@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 
 PURPOSE = "transactions"
 BROKERS_VERSION = 5
-"""The version that brokers send. It supports several transactions in one request, and TRANSACTION_ABORTABLE."""
+"""The version of AddPartitionsToTxn that brokers send. It supports several transactions in one request, and
+TRANSACTION_ABORTABLE."""
 REQUESTS_IN_FLIGHT = 5
 """The maximum number of requests in flight to one coordinator. Each uses a separate connection, because the coordinator
 may delay a response until the markers of the previous transaction are written."""
@@ -44,7 +45,8 @@ class LocalCoordinator(Protocol):
     """The transaction coordinator of this broker."""
 
     def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> Awaitable[AddPartitionsToTxnResponse]:
-        """Verify or add the partitions in a request about one transaction. Raises KafkaError."""
+        """Verify or add the partitions in a request about one transaction. The response contains an error code for each
+        partition. A KafkaError that is raised applies to all of them."""
         ...
 
     def verify_at_once(
@@ -88,7 +90,8 @@ class CoordinatorRequests:
         """Return the partitions that are not in the producer's open transaction, each with the coordinator's error.
 
         With ``adds``, the coordinator adds the partitions to the transaction, if the transaction's state allows it.
-        Without, the coordinator only verifies that the transaction contains them.
+        Otherwise the coordinator only verifies that the transaction contains them.
+
         If the coordinator is unknown or unreachable, the error is COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION for
         each partition.
         """
@@ -112,8 +115,8 @@ class CoordinatorRequests:
     def verify_at_once(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
     ) -> Errors | None:
-        """Verify like ``ask``, but without waiting. Returns None if another broker is the coordinator, or if it would
-        have to wait."""
+        """Verify like ``ask`` without ``adds``, but without waiting. Returns None if another broker is the coordinator,
+        or if the coordinator cannot decide without waiting."""
         if self._coordinator_of(transactional_id) != self._broker_id:
             return None
         producer = ProducerIdentity(producer_id, epoch)

@@ -80,7 +80,8 @@ class TransactionMarkers:
         return await self.write(request)
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Append all markers in the order of the request, and wait until all in-sync replicas have them.
+        """Append all markers in the order of the request, and wait for at most ``timeout_s`` until all in-sync replicas
+        have them. The response contains an error code for each partition of each marker.
 
         After these errors, the coordinator sends the marker again: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
         NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, and the errors of
@@ -156,7 +157,8 @@ class TransactionMarkers:
         )
 
     def _append_to(self, partition: Partition, marker: Marker, batch: bytearray) -> int:
-        """Append a copy of a marker's batch to an ordinary partition and return its offset. Raises KafkaError."""
+        """Append a copy of a marker's batch to an ordinary partition and return its offset. Raises the errors of
+        ``Partition.append``."""
         info = partition.append(
             bytearray(batch),
             acks=-1,

@@ -40,7 +40,7 @@ _COORDINATOR_ERRORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-"""The errors that clients get in place of errors of the offsets partition and its verification, as in Kafka."""
+"""Maps errors of the offsets partition and of its verification to the errors that clients get instead, as in Kafka."""
 
 _Committed = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 
@@ -105,7 +105,8 @@ class TransactionalOffsetsApi:
     async def _commit(
         self, version: int, request: TxnOffsetCommitRequest, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Verify the group's offsets partition, then write the offsets to it. Raises KafkaError."""
+        """Verify the group's offsets partition, then write the offsets to it. Raises KafkaError if the group, the
+        producer or the verification does not allow the commit, or if it cannot be stored."""
         coordinator = self._coordinator
         await coordinator.runtime.until_loaded(LOAD_MAX_S, request.group_id)
         coordinator.check_owned(request.group_id)

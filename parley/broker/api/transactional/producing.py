@@ -74,8 +74,8 @@ class ProducerTransactions:
     async def verify(
         self, transactional_id: str, unverified: Unverified, version: int
     ) -> dict[int, Verification | KafkaError]:
-        """Verify the batches. Returns, by id() of their data, the verification to pass to ``check`` or the error for
-        the client."""
+        """Verify the batches. Returns the verification to pass to ``check``, or the error for the client, by id() of
+        the batch's data. Batches that no longer need a verification are omitted."""
         support = produce_support(version)
         outcomes = await self._verifying.verify(
             transactional_id, unverified.producer_id, unverified.epoch, unverified.sequences(), support
@@ -85,7 +85,7 @@ class ProducerTransactions:
     def verify_at_once(
         self, transactional_id: str, unverified: Unverified, version: int
     ) -> dict[int, Verification | KafkaError] | None:
-        """Verify the batches like ``verify``, but without waiting. Returns None if it would have to wait."""
+        """Verify the batches like ``verify``, but without waiting. Returns None if that is impossible."""
         support = produce_support(version)
         outcomes = self._verifying.verify_at_once(
             transactional_id, unverified.producer_id, unverified.epoch, unverified.sequences(), support

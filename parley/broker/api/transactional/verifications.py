@@ -67,9 +67,10 @@ class Verifications:
         """Return the verification that a transactional batch needs; None if its transaction is open in the log.
 
         The caller must ask the coordinator, call ``finished``, and pass the verification to ``check`` before the
-        append. ``sequence`` is the batch's first sequence number, or -1 for offset commits, which have none.
+        append. ``sequence`` is the batch's first sequence number, or -1 for offset commits, which have none. ``adds``
+        is True if the broker adds the partition to the transaction for the client.
 
-        Raises NOT_LEADER_OR_FOLLOWER, and the errors of ``Partition.log``.
+        Raises KafkaError: NOT_LEADER_OR_FOLLOWER, and the errors of ``Partition.log``.
         """
         partition.check_leader()
         if partition.log.producers.has_open_transaction(producer_id, epoch):
@@ -93,7 +94,8 @@ class Verifications:
 
     @staticmethod
     def finished(verification: Verification) -> None:
-        """Record that the coordinator has responded or the request has failed."""
+        """End the wait of one request that called ``begin``: the coordinator has responded, or the request has
+        failed."""
         verification.requests -= 1
 
     def is_current(self, partition: Partition, producer_id: int, verification: Verification) -> bool:

@@ -89,11 +89,9 @@ class Verifying:
         partitions: Mapping[Partition, int],
         support: ClientSupport,
     ) -> Outcomes | None:
-        """Verify like ``verify``, but without waiting. Returns None if it would have to wait.
-
-        Waiting is necessary if another broker is the coordinator, if replicas do not have the transaction's state yet,
-        or if the coordinator must add the partitions.
-        """
+        """Verify like ``verify``, but without waiting. Returns None if that is impossible: if another broker is the
+        coordinator, if replicas do not have the transaction's state yet, or if the coordinator must add the
+        partitions."""
         if support.adds:
             return None
         places = [(partition.topic, partition.index) for partition in partitions]
@@ -120,9 +118,9 @@ class Verifying:
 
         Returns for each partition the verification to check before the append, None if none is needed, or the error for
         the client. While the producer's previous transaction is ending, adding is retried for
-        ``add.partitions.to.txn.retry.backoff.max.ms``; otherwise the client would have to send its records again. A
-        marker that arrives during the verification may belong to the previous transaction, so the partition is verified
-        again.
+        ``add.partitions.to.txn.retry.backoff.max.ms``, but at most for ``request.timeout.ms``; otherwise the client
+        would have to send its records again. A marker that arrives during the verification may belong to the previous
+        transaction, so the partition is verified again.
         """
         loop = asyncio.get_running_loop()
         config = self._config()
