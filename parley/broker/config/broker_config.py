@@ -46,7 +46,9 @@ class BrokerConfig(BrokerKeys):
     ):
         """Parse and check all layers. Raises ConfigError with all problems.
 
-        With ``is_of_one_listener``, ``per_broker`` also contains the keys of one listener, without their prefix.
+        The first three arguments are layers of the configuration (see the module docstring), and ``third_party_keys``
+        contains the keys of third-party stores by name. With ``is_of_one_listener``, ``per_broker`` also contains the
+        keys of one listener, without their prefix.
         """
         given = {**static, **cluster_default, **per_broker}
         keys = {**self.KEYS, **third_party_keys} if third_party_keys else self.KEYS
@@ -86,9 +88,10 @@ class BrokerConfig(BrokerKeys):
         return BrokerConfig(self.static, cluster_default, per_broker, self.third_party_keys)
 
     def for_listener(self, name: str) -> BrokerConfig:
-        """Return this configuration for one listener: ``listener.name.<name>.<key>`` overrides ``<key>`` (KIP-103).
+        """Return the configuration for one listener: ``listener.name.<name>.<key>`` overrides ``<key>`` (KIP-103).
 
-        Raises ConfigError if the values are not valid in combination.
+        Returns this object itself if no key is set for the listener. Raises ConfigError if the values are not valid in
+        combination.
         """
         prefix = f"{LISTENER_PREFIX}{name.lower()}."
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
@@ -101,7 +104,7 @@ class BrokerConfig(BrokerKeys):
         """Return the text of each key that is set, for one listener and one SASL mechanism.
 
         ``listener.name.<name>.<mechanism>.<key>`` overrides ``listener.name.<name>.<key>``, which overrides ``<key>``
-        (KIP-103, KIP-86). As in Kafka, ``sasl.jaas.config`` has no effect without a listener.
+        (KIP-103, KIP-86). As in Kafka, ``sasl.jaas.config`` has no effect without a listener's prefix.
         """
         given = {key: value for key, value in self.given.items() if key != "sasl.jaas.config"}
         texts = {key: value for key, value in given.items() if not key.startswith(LISTENER_PREFIX)}

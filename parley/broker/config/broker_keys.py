@@ -80,7 +80,8 @@ class BrokerKeys(
         return {**self.static, **self.cluster_default, **self.per_broker}
 
     def key(self, name: str) -> Key[Any] | None:
-        """Return the definition of a key, like ``base_key``; also finds the keys of third-party stores."""
+        """Return the definition of a key, or None if it is unknown. Unlike ``base_key``, also finds the keys of
+        third-party stores."""
         return base_key(name) or self.third_party_keys.get(name)
 
 
@@ -88,7 +89,10 @@ BrokerKeys.KEYS = {**BrokerKeys.KEYS, **BUILT_IN_KEYS}
 
 
 def base_key(name: str) -> Key[Any] | None:
-    """Return the definition of a key. ``name`` may have the form ``listener.name.<listener>[.<mechanism>].<key>``."""
+    """Return the definition of a key, or None if it is unknown.
+
+    ``name`` may have the form ``listener.name.<listener>[.<mechanism>].<key>``.
+    """
     if not name.startswith(LISTENER_PREFIX):
         return BrokerKeys.KEYS.get(name)
     own = name.removeprefix(LISTENER_PREFIX).partition(".")[2]

@@ -80,7 +80,7 @@ def describe_broker(config: BrokerConfig, unreadable: UnreadablePasswords = ALL_
 
 
 def describe_cluster_default(config: BrokerConfig, unreadable: UnreadablePasswords = ALL_READABLE) -> list[Entry]:
-    """Describe the dynamic entries for all brokers."""
+    """Describe the dynamic entries for all brokers, including passwords that cannot be decrypted (``unreadable``)."""
     source = ConfigSource.CLUSTER_DEFAULT
     layer = (source, {**config.cluster_default, **_unreadable(unreadable, source)})
     return [_broker_entry(config, name, (layer,), unreadable) for name in layer[1]]
@@ -104,7 +104,8 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[E
 
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
-    """Describe every key of a group with the entries ``overrides``."""
+    """Describe every key of a group with the entries ``overrides``. An entry that cannot be parsed has no effect on the
+    value, because a later version may have stored it."""
     group, layers = GroupConfig(config, overrides), tuple(_layers(config))
     return [_level_entry(layers, group, ConfigSource.GROUP, key, "") for key in GroupConfig.KEYS.values()]
 

@@ -44,11 +44,13 @@ class EntryChange:
 
 
 def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
-    """Return the configuration that would result from a new dynamic layer of this broker, or of all brokers.
+    """Return the configuration that would result if ``layer`` replaced the dynamic entries of this broker
+    (``per_broker``), or of all brokers.
 
-    ``config`` is the broker's current configuration. Raises ConfigError if a key cannot be changed at run time, cannot
-    be set for all brokers, or does not allow its new value. Unknown names are accepted, as in Kafka;
-    ``BrokerConfig.warnings`` lists them.
+    ``config`` is the broker's current configuration. Raises ConfigError if a key cannot be changed at run time or
+    cannot be set for all brokers, if a value is invalid, alone or in combination with others, or if the number of
+    threads of a key in ``THREAD_COUNTS`` would more than double or fall below half. Unknown names are accepted, as in
+    Kafka; ``BrokerConfig.warnings`` lists them.
     """
     problems = [
         Problem(name, Password.HIDDEN if key.is_sensitive else text, why)

@@ -289,7 +289,7 @@ def _parse_double(text: str) -> float | None:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """Split the text of a LIST into its elements. An empty string contains none."""
+    """Split the text of a LIST at its commas, and strip each element. A blank text has no elements."""
     return tuple(element.strip() for element in text.split(",")) if text.strip() else ()
 
 
@@ -400,7 +400,10 @@ class Keys:
 
 
 def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Parse the given entries whose keys are defined. Returns the values by attribute, and the problems."""
+    """Parse the entries in ``given`` whose names are in ``keys``, and ignore all others.
+
+    Returns the valid values by attribute name, and a problem for each invalid one.
+    """
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, text in given.items():
@@ -415,7 +418,10 @@ def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[d
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a misspelled one, or None if none is similar."""
+    """Return the element of ``names`` that is most similar to the unknown ``name``.
+
+    Returns None if no element is similar, or if ``name`` is longer than ``MISSPELLED_MAX``.
+    """
     from difflib import get_close_matches  # needed for error messages only
 
     if len(name) > MISSPELLED_MAX:
@@ -424,7 +430,10 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def unknown_keys(given: Mapping[str, str], known: Mapping[str, Key[Any]]) -> list[Problem]:
-    """Return a problem for each given name that is not known. The first few include a suggestion."""
+    """Return a problem for each name in ``given`` that is not in ``known``.
+
+    The first ``SUGGESTIONS_MAX`` problems suggest a known name, if one is similar.
+    """
     unknown = [(name, text) for name, text in given.items() if name not in known]
     return [
         UnknownKey(name, text, closest(name, known) if number < SUGGESTIONS_MAX else None)

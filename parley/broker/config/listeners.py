@@ -121,8 +121,12 @@ def check_advertised(
     bound: Iterable[ListenerAddress],
     shared: Iterable[ListenerAddress],
 ) -> None:
-    """Raise Problem if clients cannot connect to an advertised address, if no listener in ``bound`` has its name, or if
-    it is an address in ``shared``, which may lead to another broker."""
+    """Raise Problem if an advertised address cannot lead clients to this broker.
+
+    That is the case if the host is a wildcard such as 0.0.0.0, if no listener in ``bound`` has the address's name, or
+    if the address is in ``shared``, because it may lead to another broker. ``key`` is the configuration key for the
+    message.
+    """
     shared_addresses = {(each.host, each.port) for each in shared}
     names = {listener.name for listener in bound}
     for listener in advertised:

@@ -11,9 +11,10 @@ _JAVA = ("org.", "com.", "io.", "net.", "kafka.", "java.")
 
 
 def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
-    """Return an instance of the class that the value ``name`` of ``key`` names, which must be a subclass of ``base``.
+    """Return an instance of the class ``name``, which must be a subclass of ``base``.
 
-    ``group`` is the group of entry points. Raises ConfigError if the class cannot be loaded, or is not such a subclass.
+    ``name`` is the value of the configuration key ``key``: an entry point of the group ``group``, or
+    ``package.module.Class``. Raises ConfigError if the class cannot be loaded or is not a subclass of ``base``.
     """
     try:
         made = _class_named(name, group)()

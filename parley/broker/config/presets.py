@@ -56,9 +56,10 @@ that folder."""
 
 
 def of_cluster(brokers: int) -> dict[str, str]:
-    """Return the settings of every broker of a cluster on one machine: up to three replicas of each topic.
+    """Return the presets for each broker of a cluster of ``brokers`` brokers on one machine.
 
-    If a single broker dies, neither records nor committed offsets are lost.
+    Topics have up to three replicas. With two or more brokers, neither committed records nor committed offsets are lost
+    if a single broker dies.
     """
     replicas = str(min(brokers, 3))
     return {

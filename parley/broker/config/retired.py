@@ -33,7 +33,7 @@ RETIRED: Mapping[str, str] = {
 
 
 def why_retired(name: str) -> str | None:
-    """Return why this Kafka key has no effect in Parley, or None for an unknown key."""
+    """Return why this Kafka key has no effect in Parley, or None if ``RETIRED`` does not contain the key."""
     return RETIRED.get(name) or next(
         (why for prefix, why in RETIRED.items() if prefix.endswith(".") and name.startswith(prefix)), None
     )

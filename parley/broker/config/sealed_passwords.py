@@ -45,7 +45,8 @@ class PasswordSeal:
     """Seals and opens the password values in the entries of a broker, or of all brokers (the name "")."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Raises ConfigError if a secret is configured, but the encryption library is not installed."""
+        """Read the secrets from ``config``. Raises ConfigError if a secret is configured, but the encryption library is
+        not installed."""
         self._config = config
         self._iterations = config.password_encoder_iterations
         given = (config.password_encoder_secret, config.password_encoder_old_secret)
@@ -55,11 +56,18 @@ class PasswordSeal:
             _check_library()
 
     def seal(self, broker: str, entries: Mapping[str, str]) -> dict[str, str]:
-        """Return the entries as they are stored: with encrypted passwords, if ``password.encoder.secret`` is set."""
+        """Return the entries as they are stored. If ``password.encoder.secret`` is set, passwords and the values of
+        unknown keys are encrypted, unless they already are.
+
+        ``broker`` is the broker's id as text, or "" if the entries are those of all brokers.
+        """
         return {name: self._sealed(broker, name, text) for name, text in entries.items()}
 
     def open(self, broker: str, entries: Mapping[str, str]) -> dict[str, str]:
-        """Return stored entries with decrypted passwords. Entries that cannot be decrypted are omitted and logged."""
+        """Return stored entries with decrypted passwords. Entries that cannot be decrypted are omitted and logged.
+
+        ``broker`` must have the same value as in the call of ``seal``.
+        """
         opened = {}
         for name, text in entries.items():
             if not text.startswith(PREFIX):

@@ -29,7 +29,8 @@ def is_reset(text: str) -> bool:
 
 
 def age_ms(text: str) -> int | None:
-    """Return the maximum age of the first record, in milliseconds; None if the text is not a ``by_duration:`` value."""
+    """Return the maximum age of the first record, in milliseconds; None unless the text is a valid ``by_duration:``
+    value."""
     if not text.startswith(_BY_DURATION):
         return None
     return _duration_ms(text.removeprefix(_BY_DURATION))

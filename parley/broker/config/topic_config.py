@@ -48,7 +48,7 @@ class TopicConfig(TopicKeys):
 
 
 def warnings_about_topic(names: Iterable[str]) -> tuple[str, ...]:
-    """Return warnings for the operator about settings of a topic that have no effect."""
+    """Return a warning for each of these topic keys that has no effect. Unknown keys are skipped."""
     known = (TopicConfig.KEYS.get(name) for name in names)
     return tuple(f"{key.name} has no effect: {key.ignored}" for key in known if key is not None and key.ignored)
 

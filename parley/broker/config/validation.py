@@ -234,8 +234,9 @@ RULES = (
 def problems_between(config: BrokerKeys, *, is_of_one_listener: bool) -> list[Problem]:
     """Return a problem for every rule that the configuration violates. Each value must already be valid individually.
 
-    The logins between brokers are not checked if the configuration ``is_of_one_listener``: its keys replace the ones
-    that the inter-broker listener inherits.
+    Pass ``is_of_one_listener`` for a configuration that contains the keys of one listener without their prefix. Logins
+    between brokers are then not checked: they depend on the keys of the inter-broker listener, which such a
+    configuration has overwritten.
     """
     broken = [rule for rule in RULES if not rule.holds(config)]
     problems = [Problem(rule.key, _value(config, rule.key), rule.allowed.format(config=config)) for rule in broken]

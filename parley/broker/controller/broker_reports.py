@@ -20,8 +20,10 @@ Replica = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """A report about one log. ``leader_epoch`` is the epoch of its last record, or a newer one that it has stored;
-    ``current_leader_epoch`` is the highest epoch that the broker knows.
+    """A broker's report about one of its logs.
+
+    ``leader_epoch`` is the epoch of the last record, or a newer one that the log has stored; ``current_leader_epoch``
+    is the highest epoch that the broker knows.
 
     ``error`` is an error of GetReplicaLogInfo. CORRUPT_MESSAGE: part of the log is damaged, but the offsets are valid.
     UNKNOWN_TOPIC_OR_PARTITION: there is no log, or a new one in place of a log that was lost; its offsets are valid.

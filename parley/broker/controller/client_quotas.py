@@ -35,10 +35,11 @@ class QuotaAlteration:
 def alter_client_quotas(
     image: MetadataImage, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
 ) -> Decision[list[KafkaError | None]]:
-    """Set and remove quotas. The result has an error or None for each alteration. An alteration with an error changes
-    nothing.
+    """Set and remove quotas, or only validate the request if ``validate_only``.
 
-    Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read quotas, and POLICY_VIOLATION for too many changes.
+    The result has an error or None for each alteration. An alteration with an error changes nothing. Raises
+    UNSUPPORTED_VERSION if a broker of the cluster cannot read quotas, and POLICY_VIOLATION for more than
+    ``CHANGES_MAX`` changes.
     """
     check_all_support(QUOTAS, image)
     if (refusal := too_many_quotas(sum(len(each.quotas) for each in wanted))) is not None:

@@ -20,7 +20,7 @@ together, so this limits the work. No valid request needs more: there are fewer 
 
 
 def check_number_of_entries(count: int) -> None:
-    """Raise INVALID_REQUEST if a request has too many entries of one resource."""
+    """Raise INVALID_REQUEST if a request has more than ``ENTRIES_MAX`` entries of one resource."""
     if count > ENTRIES_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -30,8 +30,8 @@ def check_number_of_entries(count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A request for one resource. ``replacement`` replaces all its entries. If it is None, ``changes`` changes some of
-    them."""
+    """A requested change to the entries of one resource. ``replacement`` contains all the new entries; if it is None,
+    ``changes`` are made to the present entries."""
 
     resource: ConfigResource
     replacement: Mapping[str, str] | None = field(default=None, repr=False)
@@ -64,7 +64,10 @@ def alter_configs(
     current_list: CurrentList,
     validate_only: bool = False,
 ) -> Decision[list[ConfigOutcome]]:
-    """Change the entries of each resource. Returns one outcome for each, with the error if its change is invalid."""
+    """Change the entries of each resource, or only validate the changes if ``validate_only``.
+
+    Returns one outcome for each resource, with the error if its change is invalid.
+    """
     changes: list[Change] = []
     outcomes = []
     for change in wanted:

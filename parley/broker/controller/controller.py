@@ -142,8 +142,8 @@ class Controller:
 
     @property
     def store(self) -> KeyValue:
-        """The keys and values of the store in which this broker campaigns. Available only while it campaigns or is the
-        controller."""
+        """The keys and values of the store in which this broker campaigns. Raises AttributeError before the first
+        ``run``."""
         return self._store
 
     @property
@@ -518,7 +518,8 @@ def _decide(image: MetadataImage, requests: Sequence[DecisionRequest]) -> tuple[
 
 
 def elected_leaders(before: MetadataImage, changes: Iterable[Change]) -> int:
-    """Return the number of partitions to which these changes give a different leader. New partitions do not count."""
+    """Return the number of partitions to which these changes give another leader than in ``before``. New partitions
+    and partitions that lose their leader do not count."""
     count = 0
     for change in changes:
         if isinstance(change, PartitionChanged) and change.state.leader != NO_LEADER:
@@ -532,9 +533,10 @@ def _with_controller(image: MetadataImage, broker_id: int, epoch: int) -> Metada
 
 
 def store_unavailable(store: str, trouble: str, *, is_uncertain: bool) -> KafkaError:
-    """Return the error for a client whose change cannot be made because of ``trouble`` with the coordination store.
+    """Return the error (REQUEST_TIMED_OUT) for a client whose change cannot be made because of the coordination store.
 
-    Pass ``is_uncertain`` if the change may have been made nevertheless.
+    ``store`` is the name of the store, and ``trouble`` says what is wrong with it, such as "does not respond". Pass
+    ``is_uncertain`` if the change may have been made nevertheless.
     """
     uncertain = "This change may nevertheless have been made. " if is_uncertain else ""
     return KafkaError(

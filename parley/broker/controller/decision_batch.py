@@ -41,17 +41,18 @@ class DecisionRequest:
     """True if the decision looks at all partitions. It must be a pure function, because it runs in a thread."""
 
     def fail(self, error: KafkaError) -> None:
-        """Raise ``error`` in the caller, unless it already has its reply."""
+        """Raise ``error`` in the caller of ``submit``, unless the caller already has its reply."""
         if not self.reply.done():
             self.reply.set_exception(error)
 
     def withdraw(self, error: KafkaError) -> None:
-        """Raise ``error`` in the caller, and cancel the decision if it has not been made yet."""
+        """Raise ``error`` in the caller of ``submit``, and drop the decision if it has not been made yet."""
         self.is_withdrawn = True
         self.fail(error)
 
     def finish(self, outcome: Any) -> None:
-        """Return the decision's result to the caller, or raise the error that ended it."""
+        """Return ``outcome`` to the caller of ``submit``, or raise it there if it is an exception. Does nothing if the
+        caller already has its reply."""
         if self.reply.done():
             return
         if isinstance(outcome, Exception):

@@ -36,7 +36,7 @@ class EncodedDelta:
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """The deltas that a broker lacks. With ``is_whole``, the first is a whole image."""
+    """The deltas that a broker lacks. With ``is_whole``, the first of ``steps`` contains a whole image."""
 
     is_whole: bool
     steps: tuple[EncodedDelta, ...]
@@ -183,8 +183,11 @@ class MetadataPublisher:
                 self._whole = encoded
 
     def update_since(self, controller_epoch: int, version: int) -> MetadataUpdate:
-        """Return the update that leads from this image to the newest one. It is empty if the broker needs a whole image
-        and ``encode_whole`` has not been called. The broker then fetches again."""
+        """Return the update that leads from the image with this controller epoch and version to the newest image.
+
+        The update is empty if the broker needs a whole image and none is encoded, because ``encode_whole`` has not been
+        called. The broker then fetches again.
+        """
         if self._is_kept(controller_epoch, version):
             return MetadataUpdate(False, self._kept_since(version))
         if self._start is not None and self._is_of_start(controller_epoch, version):

@@ -41,7 +41,11 @@ class ConfigChangeRequest:
 
 
 class Policy:
-    """A loaded policy. Without a class name it allows everything."""
+    """A loaded policy. Without a class name it allows everything.
+
+    The methods raise KafkaError (POLICY_VIOLATION) when the policy raises ``PolicyViolation``. They do not catch any
+    other error of the policy.
+    """
 
     def __init__(self, class_name: str, configs: Mapping[str, Any]) -> None:
         """Load the class, and pass it ``configs``. Raises ImportError or AttributeError if the class does not exist,

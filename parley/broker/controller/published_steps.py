@@ -21,7 +21,10 @@ registration. Each partition takes 10 to 20 microseconds on each broker."""
 
 
 def in_steps(changes: Sequence[Change]) -> list[tuple[Change, ...]]:
-    """Return the changes in their order, divided into steps."""
+    """Return the changes in their order, divided into steps of at most ``PARTITIONS_PER_STEP`` partitions.
+
+    A registration and all changes after it belong to the last step.
+    """
     steps: list[list[Change]] = [[]]
     room = PARTITIONS_PER_STEP
     for number, change in enumerate(changes):

@@ -51,7 +51,8 @@ class ReportRequests:
     async def __call__(self, broker: BrokerRegistration, wanted: Sequence[Replica] | None) -> BrokerReport | None:
         """Return a broker's report of these logs, or of all its logs if ``wanted`` is None.
 
-        Returns None if the process does not respond, or if it runs a version that cannot send reports.
+        Returns None if the broker does not respond or responds with an error, if another process uses its address, or
+        if it runs a version that cannot send reports.
         """
         if not broker.log_dirs:
             return None

@@ -166,7 +166,7 @@ class UnreadableMetadata(ValueError):
 def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
     """Return the image that the store's entries describe. ``stored`` contains all keys below ``PREFIXES``.
 
-    Raises UnreadableMetadata.
+    Raises UnreadableMetadata if an entry is damaged, missing, or of a newer version of Parley.
     """
     try:
         return _read_image(cluster_id, stored)

@@ -64,8 +64,11 @@ class TopicAutoCreation:
         return self._config().auto_create_topics_enable
 
     async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
-        """Create topics that a client has named. Internal topics among them get their usual settings. Errors are in the
-        outcomes."""
+        """Create topics that a client has named. Internal topics among them get their usual settings.
+
+        Returns one outcome for each topic. If the controller cannot be reached, no error is raised: each outcome
+        contains it.
+        """
         internal = self._internal_topics()
         try:
             return await self._create([internal.get(topic.name, topic) for topic in topics])

@@ -84,7 +84,11 @@ def create_topics(
     charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Create each topic. Returns one outcome for each. A request for too many partitions in total creates no topic."""
+    """Create each topic, or only validate the request if ``validate_only``. Returns one outcome for each topic.
+
+    ``new_id()`` returns the id of a new topic. A request for more than ``PARTITIONS_MAX`` partitions in total creates
+    no topic: every outcome contains the error POLICY_VIOLATION.
+    """
     wanted = list(wanted)
     if (
         refusal := too_many_partitions(
@@ -232,7 +236,11 @@ def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...],
 def delete_topics(
     image: MetadataImage, names: Iterable[str], ids: Mapping[str, UUID], *, charge: Charge = charge_nobody
 ) -> Decision[list[TopicOutcome]]:
-    """Delete each topic with its configuration. A topic in ``ids`` is deleted only if it has that id."""
+    """Delete each topic with its configuration. Returns one outcome for each name.
+
+    If ``ids`` contains the topic's name, the topic is deleted only if it has that id. Otherwise its outcome contains
+    the error UNKNOWN_TOPIC_ID.
+    """
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
     deleted: set[str] = set()
@@ -280,9 +288,10 @@ def add_partitions(
     charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Add partitions to each topic. The existing partitions stay unchanged (KIP-195).
+    """Add partitions to each topic, or only validate the request if ``validate_only``.
 
-    Returns one outcome for each topic. A request for too many partitions in total adds none.
+    The existing partitions stay unchanged (KIP-195). Returns one outcome for each topic. A request for more than
+    ``PARTITIONS_MAX`` new partitions in total adds none: every outcome contains the error POLICY_VIOLATION.
     """
     wanted = list(wanted)
     if (
@@ -305,7 +314,8 @@ def add_partitions(
 
 
 def requested_increase(image: MetadataImage, name: str, total: int) -> int:
-    """Return the number of partitions that a topic needs to reach ``total``; 0 if the topic does not exist."""
+    """Return the number of partitions that a topic needs to reach ``total``; 0 if it has as many already, or does not
+    exist."""
     topic = image.topics.get(name)
     return 0 if topic is None else max(0, total - len(topic.partitions))
 

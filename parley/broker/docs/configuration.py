@@ -182,7 +182,8 @@ _SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def _spelt_out(key: Key[Any]) -> str:
-    """Return a large number of milliseconds or bytes in a larger unit, and the largest number as "no limit"."""
+    """Return the default in a larger unit if it is a number of milliseconds or bytes, "no limit" if it is the largest
+    number, and otherwise an empty string."""
     value = key.default
     if key.type not in (ConfigType.INT, ConfigType.LONG):
         return ""

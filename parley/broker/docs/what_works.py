@@ -108,7 +108,7 @@ def what_works_page() -> str:
 
 
 def _served() -> dict[int, str]:
-    """Return the versions that a broker supports, by API key."""
+    """Return the range of versions that a broker supports, such as ``0-11``, by API key."""
     from parley.broker.embedded.broker import Broker  # imports the whole broker, which no other page needs
 
     with Broker(logging_level="error") as broker:

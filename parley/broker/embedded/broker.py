@@ -68,12 +68,12 @@ class Broker(ReentrantBlock):
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``, for the configuration of clients."""
+        """``host:port``, for the configuration of clients. Raises RuntimeError outside the block."""
         return self.server.bootstrap_servers
 
     @property
     def port(self) -> int:
-        """The port that the broker listens on."""
+        """The port that the broker listens on. Raises RuntimeError outside the block."""
         return self.server.endpoints[0].port
 
     @property

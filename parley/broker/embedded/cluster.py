@@ -70,7 +70,8 @@ class ClusterBroker:
     async def start(self) -> None:
         """Start the broker, at its previous address if it ran before.
 
-        Raises RuntimeError if it is already running, and the errors of ``BrokerServer.start``.
+        Raises RuntimeError if it is already running or if its data folder cannot be created or written to, and the
+        errors of ``BrokerServer.start``.
         """
         if self._server is not None:
             raise RuntimeError(f"broker {self.id} is already running")
@@ -158,17 +159,27 @@ class Cluster(ReentrantBlock):
 
     def kill(self, broker_id: int) -> Awaitable[None]:
         """Kill a broker: cut its connections, flush nothing, and notify no other broker. Does nothing if the broker is
-        not running. Raises ValueError if the cluster has no broker with this id."""
+        not running.
+
+        Await the result in an ``async with`` block; in a ``with`` block, this call blocks until the broker has ended.
+        Raises ValueError if the cluster has no broker with this id.
+        """
         return self._do(self._broker(broker_id).kill())
 
     def stop(self, broker_id: int) -> Awaitable[None]:
-        """Stop a broker with a controlled shutdown. Does nothing if the broker is not running. Raises ValueError if the
-        cluster has no broker with this id."""
+        """Stop a broker with a controlled shutdown. Does nothing if the broker is not running.
+
+        Await the result in an ``async with`` block; in a ``with`` block, this call blocks until the broker has stopped.
+        Raises ValueError if the cluster has no broker with this id.
+        """
         return self._do(self._broker(broker_id).stop())
 
     def restart(self, broker_id: int) -> Awaitable[None]:
         """Start a broker again with its id, port and data. A running broker is first stopped with a controlled
-        shutdown. Raises ValueError if the cluster has no broker with this id, and the errors of ``BrokerServer.start``.
+        shutdown.
+
+        Await the result in an ``async with`` block; in a ``with`` block, this call blocks until the broker has started.
+        Raises ValueError if the cluster has no broker with this id, and the errors of ``ClusterBroker.start``.
         """
         return self._do(self._restart(self._broker(broker_id)))
 

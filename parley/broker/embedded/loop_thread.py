@@ -35,7 +35,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self) -> None:
-        """Run ``end``, and wait for the thread to end."""
+        """Run ``end``, and wait for the thread to end. An error of ``end`` is raised in the thread, not here."""
         if self._thread.is_alive():
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._stopping.set)

@@ -13,7 +13,10 @@ from parley.broker.embedded.loop_thread import LoopThread
 
 
 class ReentrantBlock(ABC):
-    """An object that runs while its block is active. Subclasses must call ``__init__``."""
+    """An object that runs while its block is active. Entering the block again while it is active raises RuntimeError.
+
+    Subclasses must call ``__init__``.
+    """
 
     _thread_name: ClassVar[str]
 

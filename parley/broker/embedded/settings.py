@@ -16,8 +16,8 @@ Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
 
 
 def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Return all settings by key. ``properties`` contains the keys as they are, ``settings`` contains them with
-    underscores instead of dots.
+    """Return the text of each setting by key. ``properties`` contains the keys as they are, ``settings`` contains them
+    with underscores instead of dots. If both contain a key, ``settings`` takes precedence.
 
     Raises ValueError for an invalid value, or TypeError for an unknown setting.
     """

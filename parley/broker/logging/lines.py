@@ -127,8 +127,8 @@ class LogWriter(logging.Handler):
 
 
 def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWriter:
-    """Write the log of this process to ``stream`` (default: standard error) in the configured format, until
-    ``close()``.
+    """Write the log of this process to ``stream`` (default: standard error) in the configured format, until the
+    returned writer is closed.
 
     This is for broker processes. A program that embeds a broker uses its own logging, which receives the broker's
     records.

@@ -40,7 +40,8 @@ class ControlledShutdown:
         """Have the controller move this broker's leaderships, so that clients need not wait for an election when the
         broker stops.
 
-        Does nothing if this broker is not registered and alive, or if no other broker is alive. After a failed attempt,
+        Does nothing if this broker is not registered and alive, or if no other broker is alive. After a successful
+        attempt, waits at most ``pause_s`` until the metadata shows this broker as fenced. After a failed attempt,
         tries again up to ``retries`` times, each time after ``pause_s`` seconds or as soon as another controller is
         elected. Raises KafkaError if the last attempt fails.
         """

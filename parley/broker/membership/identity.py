@@ -26,7 +26,7 @@ BROKER_IDS = "broker-ids"
 
 
 class NoBrokerId(ValueError):
-    """Raised if ``broker.id`` is not set and the broker may not generate an id (``broker.id.generation.enable``)."""
+    """Raised if ``broker.id`` is not set and ``broker.id.generation.enable`` is false, so that no id is generated."""
 
 
 @dataclass(frozen=True, slots=True)

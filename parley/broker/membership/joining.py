@@ -84,7 +84,7 @@ class Joining:
         """Raise DuplicateBrokerId if another process has taken this broker's place, under its id and its address.
 
         ``epoch`` is this broker's own epoch. A member with a lower epoch is an earlier process of this broker: the
-        store was rolled back, and contains that process again.
+        store was rolled back, and contains that process again. Raises CoordinationError if the members cannot be read.
         """
         present = (await groups.members(BROKERS_GROUP)).get(self._member_id)
         if present is not None and present.incarnation > epoch:

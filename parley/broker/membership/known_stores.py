@@ -74,7 +74,10 @@ def _is_unaltered(data: bytes) -> bool:
 
 
 def record_store(directories: Sequence[Path], identity: str) -> None:
-    """Record in each usable directory which store now contains its topics. Blocks on the disk."""
+    """Record in each directory that ``identity`` is the store that now contains its topics. Blocks on the disk.
+
+    Directories that cannot be read or written are skipped.
+    """
     stores = [identity, *(each for each in _read(directories)[0] if each != identity)][:STORES_KEPT]
     text = with_blank_checksum("".join(f"{each}\n" for each in stores).encode())
     for directory in directories:

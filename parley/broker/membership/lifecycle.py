@@ -221,7 +221,7 @@ class BrokerLifecycle:
         return max(self.broker_epoch, self._epochs.known.broker_epoch)
 
     async def until_registered(self) -> None:
-        """Wait until the metadata shows this process as registered and alive."""
+        """Wait, without a time limit, until the metadata shows this process as registered and alive."""
 
         def is_registered(image: MetadataImage) -> bool:
             known = image.brokers.get(self._broker.broker_id)

@@ -79,7 +79,10 @@ class RecoveryNotes:
         self._tasks = TaskSet()
 
     def tell(self, opened: int, logs: int) -> None:
-        """Write a note in the background, unless the previous one is still being written."""
+        """Write in the background that ``opened`` of the ``logs`` logs are open.
+
+        Does nothing while the previous note is still being written. If the note cannot be written, this is only logged.
+        """
         if not len(self._tasks):
             elapsed_ms = round(1000 * (self._monotonic() - self._began_s))
             note = RecoveryNote(self._broker_id, opened, logs, elapsed_ms)

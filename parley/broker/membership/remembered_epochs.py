@@ -68,7 +68,7 @@ class RememberedEpochs:
         )
 
     def to_bytes(self) -> bytes:
-        """Encode the contents of the file."""
+        """Return the epochs as the contents of the file ``EPOCHS_FILE``, with a checksum."""
         fields = {
             "controller_epoch": self.metadata.epoch,
             "controller_id": self.metadata.controller_id,

@@ -51,7 +51,8 @@ class StoreOutage:
             left_s = seconds - (self.duration_s or 0)
 
     def record_failure(self, reason: str) -> None:
-        """Record that the store has just failed to respond."""
+        """Record that the store has just failed to respond. This starts an outage unless one is in progress. ``reason``
+        appears in the log."""
         if self._since_s is None:
             self._since_s = self._monotonic()
             self.count += 1
@@ -62,7 +63,7 @@ class StoreOutage:
             _log.warning("the coordination store does not respond", extra=facts)
 
     def record_response(self) -> None:
-        """Record that the store has just responded."""
+        """Record that the store has just responded. This ends the outage, if there is one."""
         if self._since_s is not None:
             after_s = round(self._monotonic() - self._since_s, 1)
             self._since_s = None

@@ -52,7 +52,8 @@ class Metadata:
         return True
 
     def apply(self, delta: Delta) -> None:
-        """Replace the image with the result of applying ``delta``, and call the subscribers."""
+        """Replace the image with the result of applying ``delta``, and call the subscribers. Raises KeyError or
+        IndexError if ``delta`` does not fit the image."""
         self.replace(self.image.apply(delta), delta)
 
     def replace(self, image: MetadataImage, delta: Delta) -> None:

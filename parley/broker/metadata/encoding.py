@@ -1,7 +1,8 @@
 """The values of the metadata as JSON, for the coordination store and for the messages between brokers.
 
-JSON values are plain lists and dicts. Decoding raises ValueError, KeyError, TypeError or IndexError for any other
-value. Code that decodes data from outside the broker converts these errors to an error of its own interface.
+JSON values are plain lists and dicts. Decoding a value of any other form raises ValueError, KeyError, TypeError,
+IndexError or AttributeError. Code that decodes data from outside the broker converts these errors to an error of its
+own interface.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def state_to_json(state: PartitionState) -> list[Any]:
 
 
 def state_from_json(value: list[Any]) -> PartitionState:
-    """Return the partition's state that ``state_to_json`` encoded."""
+    """Return the partition's state that ``state_to_json`` encoded.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError if ``value`` has another form.
+    """
     replicas, isr, leader, leader_epoch, partition_epoch, *more = value
     if not more:
         return PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch)
@@ -94,7 +98,10 @@ def state_from_json(value: list[Any]) -> PartitionState:
 
 
 def states_from_json(values: Iterable[list[Any]]) -> Iterator[PartitionState]:
-    """Yield the states of a topic's partitions. Equal states share one object, which saves memory and time."""
+    """Yield the partition states that ``state_to_json`` encoded. Raises the errors of ``state_from_json``.
+
+    Equal states share one object, which saves memory and time.
+    """
     known: dict[tuple[Any, ...], PartitionState] = {}
     for value in values:
         if len(value) > _USUAL_FIELDS:
@@ -137,7 +144,10 @@ def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
 
 
 def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
-    """Return the registration that ``registration_to_json`` encoded."""
+    """Return the registration that ``registration_to_json`` encoded.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError if ``value`` has another form.
+    """
     return BrokerRegistration(
         broker_id=value["broker_id"],
         epoch=value["epoch"],
@@ -168,7 +178,10 @@ def scram_to_json(credentials: Mapping[str, ScramCredential]) -> dict[str, Any]:
 
 
 def scram_from_json(value: Mapping[str, Any]) -> dict[str, ScramCredential]:
-    """Return the SCRAM credentials, by mechanism, that ``scram_to_json`` encoded."""
+    """Return the SCRAM credentials, by mechanism, that ``scram_to_json`` encoded.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError if ``value`` has another form.
+    """
     found = {}
     for mechanism, (iterations, *encoded) in value.items():
         salt, stored_key, server_key = (b64decode(each, validate=True) for each in encoded)
@@ -190,7 +203,10 @@ def token_to_json(token: DelegationToken) -> dict[str, Any]:
 
 
 def token_from_json(value: Mapping[str, Any]) -> DelegationToken:
-    """Return the delegation token that ``token_to_json`` encoded."""
+    """Return the delegation token that ``token_to_json`` encoded.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError if ``value`` has another form.
+    """
     return DelegationToken(
         token_id=value["token_id"],
         owner=Principal.parse(value["owner"]),
@@ -208,7 +224,10 @@ def quotas_to_json(entity: QuotaEntity, quotas: Mapping[str, float]) -> dict[str
 
 
 def quotas_from_json(value: Mapping[str, Any]) -> tuple[QuotaEntity, dict[str, float]]:
-    """Return the entity and the quotas that ``quotas_to_json`` encoded."""
+    """Return the entity and the quotas that ``quotas_to_json`` encoded.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError if ``value`` has another form.
+    """
     names = {kind: name or DEFAULT for kind, name in value["entity"].items()}
     entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
     return entity, {key: float(rate) for key, rate in value["quotas"].items()}
@@ -220,7 +239,8 @@ def levels_to_json(levels: FeatureLevels) -> dict[str, Any]:
 
 
 def levels_from_json(value: Mapping[str, Any]) -> FeatureLevels:
-    """Return the feature levels that ``levels_to_json`` encoded."""
+    """Return the feature levels that ``levels_to_json`` encoded. Raises KeyError or TypeError if ``value`` has another
+    form."""
     return FeatureLevels(value["epoch"], value["levels"])
 
 
@@ -230,7 +250,10 @@ def registration_to_bytes(registration: BrokerRegistration) -> bytes:
 
 
 def registration_from_bytes(data: bytes) -> BrokerRegistration:
-    """Return the registration that ``registration_to_bytes`` encoded."""
+    """Return the registration that ``registration_to_bytes`` encoded.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError if ``data`` is not such an encoding.
+    """
     return registration_from_json(json.loads(data))
 
 

@@ -41,7 +41,7 @@ class FeatureLevels:
     chosen: Mapping[str, int] = field(default_factory=dict)
 
     def level(self, feature: str) -> int:
-        """Return the level of a feature; 0 means that it is not used."""
+        """Return the chosen level of a feature, or its default. 0 means that the feature is not used."""
         return self.chosen.get(feature, _DEFAULTS.get(feature, 0))
 
     def finalized(self) -> dict[str, int]:

@@ -125,14 +125,17 @@ class MetadataImage:
         return self.configs.get(ConfigResource(type, name), NO_ENTRIES)
 
     def apply(self, delta: Delta) -> MetadataImage:
-        """Return the image that results from ``delta``."""
+        """Return the image that results from ``delta``.
+
+        Raises KeyError or IndexError if a change names a topic or a partition that does not exist.
+        """
         draft = _Draft(self)
         for change in delta.changes:
             draft.apply(change)
         return replace(draft.finish(), version=delta.version)
 
     def with_changes(self, changes: Iterable[Change]) -> MetadataImage:
-        """Return the image that results from ``changes``, with the next version."""
+        """Return the image that results from ``changes``, with the next version. Raises the errors of ``apply``."""
         return self.apply(Delta(self.controller_epoch, self.version + 1, tuple(changes)))
 
     def changes_since(self, earlier: MetadataImage) -> tuple[Change, ...]:

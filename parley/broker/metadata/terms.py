@@ -48,7 +48,10 @@ def contradicts(terms: Sequence[Term], seen: Term) -> bool:
 
 
 def with_term(terms: Sequence[Term], term: Term) -> tuple[Term, ...]:
-    """Return the terms with ``term`` appended. It replaces all entries of the same epoch or of later epochs."""
+    """Return the terms with ``term`` appended. It replaces all entries of the same epoch or of later epochs.
+
+    Only the last ``TERMS_KEPT`` terms are kept.
+    """
     return (*(each for each in terms if each.epoch < term.epoch), term)[-TERMS_KEPT:]
 
 
@@ -58,5 +61,5 @@ def terms_to_bytes(terms: Sequence[Term]) -> bytes:
 
 
 def terms_from_bytes(data: bytes) -> tuple[Term, ...]:
-    """Return the terms that ``terms_to_bytes`` encoded."""
+    """Return the terms that ``terms_to_bytes`` encoded. Raises ValueError or TypeError for any other data."""
     return tuple(Term(*map(int, each)) for each in json.loads(data))

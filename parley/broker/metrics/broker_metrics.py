@@ -218,7 +218,7 @@ def quota_metrics(listeners: Iterable[Listener], quotas: QuotaEnforcement) -> Qu
 
 
 def authorization_metrics(authorization: Authorization) -> AuthorizationMetrics:
-    """Return the number of allowed and denied operations, and the number of ACLs."""
+    """Return the number of allowed and denied operations, and the number of ACLs. All are 0 without an authorizer."""
     audit, authorizer = authorization.audit, authorization.authorizer
     return AuthorizationMetrics(
         allowed=0 if audit is None else audit.allowed,
@@ -352,25 +352,25 @@ def group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
 
 
 def consumer_group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
-    """Return the number of groups of the consumer protocol in each state."""
+    """Yield the number of groups of the consumer protocol in each state."""
     for state, count in groups.consumer_counts_by_state().items():
         yield (state.value,), ConsumerGroupMetrics(consumer_groups=count)
 
 
 def streams_group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
-    """Return the number of streams groups in each state."""
+    """Yield the number of streams groups in each state."""
     for state, count in groups.streams_counts_by_state().items():
         yield (state.value,), StreamsGroupMetrics(streams_groups=count)
 
 
 def share_group_states(groups: GroupCoordinator) -> Iterable[Labeled]:
-    """Return the number of share groups in each state."""
+    """Yield the number of share groups in each state."""
     for state, count in groups.share_counts_by_state().items():
         yield (state.value,), ShareGroupStateMetrics(share_groups=count)
 
 
 def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labeled]:
-    """Return the number of transactional ids in each state."""
+    """Yield the number of transactional ids in each state."""
     for state, count in transactions.counts_by_state().items():
         yield (state.value,), TransactionMetrics(transactional_ids=count)
 
@@ -382,7 +382,7 @@ def marker_metrics(transactions: TransactionCoordinator) -> MarkerMetrics:
 
 
 def coordinator_partitions(runtimes: Iterable[CoordinatorRuntime[Any]]) -> Iterable[Labeled]:
-    """Return the number of partitions of each internal topic in each state."""
+    """Yield the number of partitions of each internal topic in each state."""
     for runtime in runtimes:
         for phase, count in runtime.phases().items():
             yield (runtime.topic, phase.value), CoordinatorPartitionMetrics(partitions=count)

@@ -71,8 +71,9 @@ class Exporter:
         out_of_sync: Callable[[], Sequence[str]] = tuple,
         needed: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Open the address. With port 0, any free port is used; see ``port``. Raises OSError, whose message contains
-        the address.
+        """Open the address and serve it. With port 0, any free port is used; see ``port``.
+
+        Raises OSError, whose message contains the address.
 
         ``access`` returns the access rules; None means that every client has access. ``out_of_sync`` and ``needed``
         name the partitions that a rolling restart waits for (``parley.broker.replication.rolling_restart``); they run

@@ -165,7 +165,7 @@ class HttpServer:
                 return
 
     def whole(self, connection: HttpConnection, header: bytes) -> None:
-        """Respond to a request whose header has arrived."""
+        """Start a task that responds to the request with this header, which has arrived completely."""
         self.enter(connection, Stage.ANSWER)
         connection.task = self._tasks.start(self._respond(connection, header), name="metrics request")
 

@@ -22,7 +22,8 @@ from parley.broker.config.keys.reasons import CLEANER_BUFFER, TIERED
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 SEGMENT_BYTES_MIN = 1 << 20
-"""The minimum for every topic (KIP-1030): each segment costs open files and a scan when the broker starts."""
+"""The minimum segment size of every topic, in bytes (KIP-1030): each segment costs open files and a scan when the
+broker starts."""
 
 
 class LogKeys(Keys, title="Logs"):

@@ -60,5 +60,5 @@ def last_known_while_led(
 
 
 def is_large_enough(isr: tuple[int, ...], replication_factor: int, min_isr: int) -> bool:
-    """Return True if records can be committed with this ISR."""
+    """Return True if records can be committed with this ISR: it has at least ``min_isr`` members, or all replicas."""
     return len(isr) >= min(min_isr, replication_factor)

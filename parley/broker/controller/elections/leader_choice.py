@@ -36,9 +36,10 @@ def elect_leader(
     suspect: Collection[int] = (),
     lost: Collection[int] = (),
 ) -> PartitionState:
-    """Remove dead, suspect and lost replicas from the ISR, and elect a leader among the live replicas.
+    """Return the state without dead, suspect and lost replicas in the ISR, and with a leader among the live replicas.
 
-    Returns the same object if nothing changes.
+    The leader is ``NO_LEADER`` if no replica in the ISR or the ELR may lead. Returns ``state`` itself if nothing
+    changes. ``min_isr`` is the topic's ``min.insync.replicas``.
     """
     return next_partition_state(state, state, live, min_isr, suspect=suspect, lost=lost)
 

@@ -21,6 +21,7 @@ def elect_preferred_leaders(
 ) -> Decision[list[ElectionOutcome]]:
     """Make the preferred replica of each given partition its leader. Returns one outcome for each partition.
 
+    If the preferred replica is not alive and in the ISR, the outcome contains the error PREFERRED_LEADER_NOT_AVAILABLE.
     No partition may occur twice in ``wanted``.
     """
     live = image.live_broker_ids()

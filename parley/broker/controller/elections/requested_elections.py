@@ -47,7 +47,8 @@ def elect_unclean_leaders(
     """Elect a leader of each given partition among the replicas that have reported, even if records are lost.
 
     ``reports`` contains the brokers' reports, by broker id; None if the broker did not respond. Returns one outcome for
-    each partition, and the recoveries. No partition may occur twice in ``wanted``.
+    each partition, and the recoveries. If no live replica has reported its log, the outcome contains the error
+    ELIGIBLE_LEADERS_NOT_AVAILABLE. No partition may occur twice in ``wanted``.
     """
     outcomes: dict[tuple[str, int], ElectionOutcome] = {}
     for topic, index in wanted:
@@ -75,13 +76,15 @@ def _needs_election(state: PartitionState, kind: ElectionType) -> bool:
 
 
 def needing_election(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
-    """Return all partitions whose leader this kind of election could change."""
+    """Return all partitions whose leader this kind of election could change, as pairs of topic and index."""
     return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
 
 
 def require_election(image: MetadataImage, kind: ElectionType, topic: str, index: int) -> PartitionState:
-    """Return the state of a partition. Raises KafkaError if the partition does not exist or needs no election of this
-    kind."""
+    """Return the state of a partition that needs an election of this kind.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist, and ELECTION_NOT_NEEDED if it needs no election.
+    """
     state = image.partition(topic, index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Partition {topic}-{index} does not exist.")

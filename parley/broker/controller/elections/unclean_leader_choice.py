@@ -68,7 +68,11 @@ class Quorum:
 
 
 def needs_recovery(state: PartitionState, strategy: RecoveryStrategy) -> bool:
-    """Return True if only a recovery can elect a leader now."""
+    """Return True if the partition has no leader, and the controller should recover it under this strategy.
+
+    Returns False if a replica in the ELR may still return and lead, unless the strategy is ``Aggressive``. Also returns
+    False for the strategy ``None``.
+    """
     if state.leader != NO_LEADER or strategy is RecoveryStrategy.NONE:
         return False
     return not state.elr or strategy is RecoveryStrategy.AGGRESSIVE
@@ -96,6 +100,7 @@ def choose_leader(
 ) -> Choice:
     """Choose a leader among the replicas that have reported.
 
+    If reports are still missing, the choice contains no leader (``NO_LEADER``) but the brokers that must report.
     ``reports`` contains the reports of live brokers only. Pass ``rules.recovery`` as ``strategy``, or ``AGGRESSIVE``
     for an election that an operator requests.
     """
@@ -151,9 +156,9 @@ def recover_leaders(
     requested: bool = False,
     quorums: Mapping[Replica, Quorum] | None = None,
 ) -> Decision[list[Recovery]]:
-    """Elect leaders for those of the given partitions that only a recovery can give a leader.
+    """Elect a leader for each given partition that needs a recovery (``needs_recovery``).
 
-    Returns the outcome for each of these, even if no leader could be elected yet; the other partitions have no outcome.
+    Returns an outcome for each of them, even if no leader could be elected yet. Other partitions have no outcome.
     Pass ``requested`` if an operator has requested the election. ``quorums`` contains the partitions for which a quorum
     of sound replicas suffices.
 

@@ -55,7 +55,7 @@ RequestReport = Callable[[BrokerRegistration, Sequence[Replica] | None], Awaitab
 
 
 class UncleanRecovery:
-    """Elects leaders for partitions that only a recovery can give a leader, while this broker is the controller."""
+    """Elects leaders for partitions that need a recovery, while this broker is the controller."""
 
     def __init__(self, metadata: Metadata, request: RequestReport, rules: RulesOf) -> None:
         self.metrics = ElectionMetrics()

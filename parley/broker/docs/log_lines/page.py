@@ -25,7 +25,7 @@ a `traceback` is a defect in Parley, unless its row says otherwise.
 
 
 def log_lines_page() -> str:
-    """Return the whole page, as Markdown."""
+    """Return the whole page, as Markdown. Raises the errors of ``logged_lines``."""
     levels: defaultdict[str, set[str]] = defaultdict(set)
     for logged in logged_lines():
         levels[logged.event].add(logged.level)

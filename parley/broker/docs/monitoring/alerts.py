@@ -17,7 +17,7 @@ DOCS: Final = "docs/"
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. ``expr`` is its expression in PromQL, ``wait`` its ``for`` clause."""
+    """One alert. ``expr`` is its expression in PromQL, and ``wait`` its ``for`` clause, for example ``5m``."""
 
     name: str
     expr: str

@@ -255,7 +255,7 @@ def _file(dashboard: Dashboard) -> str:
 
 
 def metrics_in(expr: str) -> set[str]:
-    """Return the names of the metrics that a query reads."""
+    """Return the names of the metrics that a query reads: ``up``, and those that begin with parley_ or process_."""
     return set(re.findall(r"\b(?:parley|process)_[a-z0-9_]+|\bup\b", re.sub(r'"[^"]*"', "", expr)))
 
 
