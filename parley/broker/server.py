@@ -215,7 +215,7 @@ class BrokerServer:
     async def give_up(self) -> None:
         """Hand over leadership, then end like a killed process, because the data in memory can no longer be trusted.
 
-        The next start recovers the logs. Idempotent.
+        The next start recovers the logs. Idempotent. Raises RuntimeError if the broker was not started.
         """
         if not self._stopped:
             self.health.stopping()

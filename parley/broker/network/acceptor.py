@@ -55,7 +55,9 @@ class Acceptor:
         self._shortage_logged_at = -math.inf
 
     def start(self, backlog: int) -> None:
-        """Start accepting connections. Up to ``backlog`` connections wait in the kernel until they are accepted."""
+        """Start accepting connections. Up to ``backlog`` connections wait in the kernel until they are accepted.
+        Raises OSError if the socket cannot listen, for example because another socket listens on its address.
+        """
         self._socket.listen(backlog)
         self._watch()
 
@@ -66,7 +68,7 @@ class Acceptor:
 
     def resume(self) -> None:
         """Call ``wait_s`` again, and accept connections if it allows them. Call this when the result of ``wait_s`` may
-        have changed."""
+        have changed. Does nothing after ``close``."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -22,7 +22,8 @@ class ListenerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one broker. A negative ``queued_bytes`` means no limit."""
+    """The limits of one broker. ``connection_rate`` is in connections per second. A negative ``queued_bytes`` means no
+    limit. If ``idle_s`` is infinite, idle connections stay open."""
 
     request_bytes: int = 100 << 20
     queued_requests: int = 500

@@ -661,7 +661,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def drain(self) -> None:
-        """Begin no further request, and close once every pending response has been sent."""
+        """Begin no further request, and close once every pending response has been sent. Call this at most once."""
         self._step(ConnectionEvent.DRAIN)
         self._frames.clear()
         if self._reading:

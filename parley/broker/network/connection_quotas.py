@@ -71,7 +71,7 @@ class ListenerConnections(Protocol):
         ...
 
     def close_idlest(self) -> None:
-        """Close the connection that has been idle longest."""
+        """Close the connection that has been idle longest. Does nothing if no connection is idle."""
         ...
 
     def evictable(self) -> Sequence[Evictable]:
@@ -108,7 +108,8 @@ class ConnectionRate:
         self._at = 0.0
 
     def wait_s(self, per_second: int, now_s: float) -> float:
-        """Return the number of seconds for which no connection may be accepted."""
+        """Return the number of seconds for which no connection may be accepted under a limit of ``per_second``; 0 if
+        one may be accepted now."""
         self._left = min(float(per_second), self._left + (now_s - self._at) * per_second)
         self._at = now_s
         return 0.0 if self._left >= 1 else (1 - self._left) / per_second
@@ -203,7 +204,8 @@ class ConnectionQuotas:
             self._evict(self.connections - self.descriptors_max)
 
     def hold(self, sock: socket.socket, seconds: float) -> None:
-        """Close an unserved socket (``throttle_s``) after ``seconds``, or earlier if descriptors run short."""
+        """Close a socket after ``seconds``, the result of ``throttle_s`` for it, or earlier if descriptors run
+        short."""
         self._throttled.hold(sock, seconds, self.descriptors_max)
 
     def close_held(self) -> None:

@@ -77,7 +77,8 @@ class Throttling(Protocol):
         """Count a request whose response is not ready yet. Returns the number of seconds to throttle the client."""
 
     def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
-        """Count a completed request. Returns the response, and the number of seconds to throttle the client."""
+        """Count a completed request. Returns the response to send, with its throttle time set, and the number of
+        seconds to throttle the client."""
 
 
 class _Unlimited:
@@ -148,7 +149,8 @@ class Dispatcher:
     ) -> None:
         """``divisions`` contains, by API key, the ways in which large requests can be divided.
 
-        ``is_broker`` checks clients that identify themselves as brokers: their large requests need no place.
+        ``is_broker`` checks clients that identify themselves as brokers: their large requests need no place
+        (``LargeRequests``).
         """
         self.routes = {
             api_key: Route(api_key, handler, divisions.get(api_key, ())) for api_key, handler in sorted(routes.items())
@@ -447,9 +449,10 @@ def _throttle(context: RequestContext, seconds: float) -> None:
 
 
 def check_login(login: Login, route: Route, now: float) -> None:
-    """Raise LoginFailed if the client must log in before it sends a request of this API.
+    """Raise LoginFailed if the client must log in before it sends a request of this API. The login is then refused.
 
-    Raises SessionExpired if the client's session has expired.
+    Raises SessionExpired if the client's session has expired at ``now`` (monotonic seconds) and the request does not
+    start a re-authentication. Records in ``login`` an ApiVersions request that is allowed before the login.
     """
     if login.state is LoginState.COMPLETE:
         if login.has_expired(now) and route.api_key != SaslHandshakeRequest.API_KEY:
@@ -468,7 +471,10 @@ def _raw_frame(response: Response) -> list[Part]:
 
 
 def error_response(response: type[Response], code: ErrorCode, message: str) -> Response:
-    """Return a response that contains only an error. Raises Disconnect if ``response`` has no error field."""
+    """Return a response that contains only an error. An empty ``message`` means the code's default message.
+
+    Raises Disconnect if ``response`` has no error field.
+    """
     fields = {field.name for field in response.fields()}
     if "error_code" not in fields:
         raise Disconnect(f"{response.__name__} cannot carry the error {code.name}")

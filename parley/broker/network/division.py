@@ -237,7 +237,7 @@ async def handled_in_parts(
     A part waits while other responses in ``unfinished`` hold too much memory; ``size_of`` measures what the part adds.
     A response that waits for an event does not delay the next parts. If a part's response reports an error of the whole
     request, it is returned, and the remaining parts are not handled. Returns None if the client has disconnected and
-    the request only reads.
+    the request only reads. Raises the errors of ``handler``.
     """
     refusal = await in_turns(request.division.refusal(context, request.whole))
     if refusal is not None:

@@ -134,8 +134,8 @@ class Listener:
     ) -> None:
         """Accept connections on a bound socket, which the listener now owns.
 
-        ``open_shared`` returns a socket that is bound to the address shared with other brokers. Raises OSError if
-        ``open_shared`` does.
+        ``open_shared`` returns a socket that is bound to the address shared with other brokers. Raises OSError if a
+        socket cannot listen, and the errors of ``open_shared``.
         """
         self.port = sock.getsockname()[1]
         self.quotas.add(self)
@@ -386,7 +386,8 @@ class Listener:
         return min((each.last_active for each in self._connections if not each.is_busy), default=math.inf)
 
     def close_idlest(self) -> None:
-        """Close the connection that has been idle longest, to make room for an inter-broker connection."""
+        """Close the connection that has been idle longest, to make room for an inter-broker connection. Does nothing if
+        no connection is idle."""
         idle = [each for each in self._connections if not each.is_busy]
         if idle:
             self.metrics.idle_closed += 1

@@ -94,8 +94,8 @@ class RequestContext:
         self.is_from_follower = False
         """True for a follower's fetch. The handler sets it."""
         self.charge: Any = None
-        """The ``Charge`` of the client's quotas for what they counted before the response was ready; None if they
-        counted nothing."""
+        """The throttle time (a ``Charge``) that results from what the client's quotas counted before the response was
+        ready; None if they counted nothing."""
 
     def spent(self, seconds: float) -> None:
         """Add ``seconds`` to ``busy_s``, the time during which the handler has occupied the event loop or a thread."""

@@ -29,7 +29,7 @@ class PendingResponse:
     """A response that is not ready yet, or waits for an earlier response. ``parts`` is None until it is encoded.
 
     ``since`` is the monotonic time at which its current wait began, in seconds. If ``pipelined``, a produce request may
-    begin behind it.
+    begin before the response is ready.
     """
 
     __slots__ = ("context", "future", "parts", "pipelined", "since")

@@ -50,8 +50,8 @@ class FileSlice:
         return self.size
 
     def read(self, start: int, size: int) -> bytes:
-        """Return up to ``size`` bytes from ``start``, relative to the slice. Raises SliceLost if the file ends before
-        ``start``."""
+        """Return up to ``size`` bytes from ``start``, relative to the slice. Raises OSError if they cannot be read,
+        for example SliceLost if the file ends before ``start``."""
         data = os.pread(self.fd, min(size, self.size - start), self.position + start)
         if not data:
             raise self.lost()

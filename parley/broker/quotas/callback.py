@@ -35,8 +35,9 @@ class ClientQuotaCallback(ABC):
     def limit(self, key: QuotaKey, principal: Principal, client_id: str) -> Limit | None:
         """Return the client's quota and the clients that share it; None if the client has no quota.
 
-        The rate must be finite and at least 0. Otherwise the client has no quota, as if the method had raised. This
-        method replaces Kafka's ``quotaMetricTags`` and ``quotaLimit``.
+        ``client_id`` is empty if the client has none. The rate must be finite and at least 0. If it is not, or if this
+        method raises, the broker logs the error and applies no quota. This method replaces Kafka's ``quotaMetricTags``
+        and ``quotaLimit``.
         """
 
     def quotas_changed(self, stored: StoredQuotas) -> None:

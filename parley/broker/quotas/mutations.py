@@ -57,7 +57,8 @@ class MutationQuota:
         return None
 
     def throttle_ms(self) -> int:
-        """Return the throttle time of the client in milliseconds. Call it once, when the response is ready."""
+        """Return the throttle time of the client in milliseconds; 0 if the client need not wait. Call it once, when the
+        response is ready."""
         if self._usage is None or not self._wait_s:
             return 0
         left_s = self._wait_s - (self._monotonic() - self._waits_since_s)

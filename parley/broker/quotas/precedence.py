@@ -48,8 +48,9 @@ NO_QUOTAS: Final[Mapping[str, float]] = {}
 class Limit:
     """The quota of a request: a rate, and the user and client id that share it.
 
-    ``shared_by`` is Kafka's pair of metric tags ``user`` and ``client-id``. If a tag is empty, the rate is shared
-    regardless of it: ``("alice", "")`` means all clients of alice, ``("", "app")`` all clients with the id ``app``.
+    ``rate`` is in the unit of the quota's ``QuotaKey``. ``shared_by`` is Kafka's pair of metric tags ``user`` and
+    ``client-id``. If a tag is empty, the rate is shared regardless of it: ``("alice", "")`` means all clients of alice,
+    ``("", "app")`` all clients with the id ``app``.
     """
 
     rate: float

@@ -74,8 +74,8 @@ class SampledRate:
         return self._total / elapsed_s
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return how many seconds must pass without use until the rate has fallen to ``limit``; 0 if the rate does not
-        exceed it."""
+        """Return how many seconds must pass without use until the rate has fallen to ``limit``, but at most
+        ``THROTTLE_MAX_S``; 0 if the rate does not exceed the limit."""
         elapsed_s = self._elapsed_s(now_s)
         if self._total <= limit * elapsed_s:
             return 0.0
@@ -135,7 +135,7 @@ class TokenBucket:
         return self._tokens
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return the seconds until no token is missing; 0 if none is missing now."""
+        """Return the seconds until no token is missing, but at most ``THROTTLE_MAX_S``; 0 if none is missing now."""
         missing = -self.tokens(limit, now_s)
         if missing <= 0:
             return 0.0

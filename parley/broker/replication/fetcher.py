@@ -54,8 +54,8 @@ _log = logging.getLogger(__name__)
 APPENDED_IN_A_ROW_BYTES = 1 << 20
 """The bytes appended before the event loop does other work: about a millisecond of work."""
 STORED_EPOCH_BYTES = 100_000
-"""The number of bytes that count as appended when an epoch is stored: appending them takes as long as writing the small
-file."""
+"""The number of bytes that count as appended when an epoch is stored: appending them takes as long as writing the file
+that contains the epoch."""
 LOOK_AT_ALL_S = 1.0
 """The interval at which a fetcher checks all its partitions for logs that must be fetched again."""
 RETRY_FIRST_S = 0.02
@@ -80,7 +80,7 @@ class FetcherDependencies:
     config: Config
     tasks: TaskSet
     epoch: Callable[[], int]
-    """Returns this broker's epoch."""
+    """Returns this broker's epoch, or a negative number until the controller has registered this broker."""
     rng: Random
     throttle: ReplicationThrottle
     truncations: Truncations

@@ -61,7 +61,7 @@ class ReplicaFetchers:
         rng: Random,
     ) -> None:
         """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run.
-        ``leave_isr`` is passed to ``Truncations``."""
+        ``leave_isr`` removes a replica from the ISR, the ELR and the last known ELR (``Healing.leave_isr``)."""
         self._partitions = partitions
         self._per_leader = fetchers_per_leader(config())
         self.truncations = Truncations(partitions, config, leave_isr)

@@ -125,7 +125,7 @@ class Followers:
 
     def low_watermark(self, leader_start: int, brokers: Mapping[int, BrokerRegistration]) -> int:
         """Return the offset below which neither the leader, whose log starts at ``leader_start``, nor a follower on a
-        live broker has records."""
+        live broker has records; -1 while such a follower has not fetched under the current leader epoch."""
         return min(
             [leader_start]
             + [
@@ -136,7 +136,8 @@ class Followers:
         )
 
     def tombstones_kept_from(self, now_s: float) -> int:
-        """Return the lowest offset from which a follower is fetching. Can be called from any thread.
+        """Return the lowest offset from which a follower is fetching; INT64_MAX if none is. Can be called from any
+        thread.
 
         Compaction keeps the tombstones from that offset on. Otherwise a follower that takes longer than
         ``delete.retention.ms`` to catch up would have to start over again and again.

@@ -335,7 +335,7 @@ class HostedPartitions:
         """Run ``truncate`` in a thread, to remove the end of a follower's log, and write the recovery point.
 
         When this returns, the partition's role may have changed. Raises KafkaError: KAFKA_STORAGE_ERROR or
-        CORRUPT_MESSAGE.
+        CORRUPT_MESSAGE if the log cannot be truncated, and the errors of ``Partition.log``.
         """
         log = partition.log
         partition.begin_truncation()

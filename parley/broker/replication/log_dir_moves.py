@@ -82,8 +82,8 @@ class LogDirMoves:
         return directory
 
     def move(self, partition: Partition, directory: LogDirectory) -> None:
-        """Start moving a replica in the background. This cancels a move of the replica to another directory. A failure
-        is only logged.
+        """Start moving a replica in the background. This cancels a move of the replica to another directory. Nothing is
+        moved if the replica is already in ``directory``. A failure is only logged.
 
         Raises the errors of ``Partition.log``.
         """

@@ -205,7 +205,8 @@ class Partition:
     def log(self) -> Log:
         """The partition's log.
 
-        Raises NOT_LEADER_OR_FOLLOWER until it is opened, KAFKA_STORAGE_ERROR once its directory has failed.
+        Raises NOT_LEADER_OR_FOLLOWER until it is opened, and KAFKA_STORAGE_ERROR once its directory has failed or the
+        log could not be opened.
         """
         if self._log is None:
             raise KafkaError(self._why_no_log)
@@ -213,7 +214,7 @@ class Partition:
 
     @property
     def has_failed(self) -> bool:
-        """True if the log's directory has failed, so that the log cannot be used again."""
+        """True if the log's directory has failed or the log could not be opened. The log is then not used again."""
         return self._why_no_log == ErrorCode.KAFKA_STORAGE_ERROR
 
     @property
@@ -270,7 +271,7 @@ class Partition:
     @property
     def knows_high_watermark(self) -> bool:
         """True if the high watermark has reached the value that the previous leader may have shown to clients
-        (KIP-207)."""
+        (KIP-207). Raises the errors of ``log``."""
         return self.log.high_watermark >= self.epoch_start_offset
 
     def close(self) -> None:
@@ -312,13 +313,14 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """The offset up to which every member of the ISR has the log, as far as this broker knows."""
+        """The offset up to which every member of the ISR has the log, as far as this broker knows. Raises the errors of
+        ``log``."""
         return self.log.high_watermark
 
     @property
     def min_in_sync(self) -> int:
         """The number of replicas that must be in sync for ``acks=-1``: ``min.insync.replicas``, or all if there are
-        fewer."""
+        fewer. Raises the errors of ``log``."""
         return min(self.log.config.min_insync_replicas, len(self.state.replicas))
 
     @property
@@ -372,7 +374,8 @@ class Partition:
         return info
 
     def must_flush(self, now_ms: int) -> bool:
-        """Return True if ``flush.messages`` requires a flush before the append is acknowledged."""
+        """Return True if ``flush.messages`` requires a flush before the append is acknowledged. Raises the errors of
+        ``log``."""
         log = self._log or self.log
         return log.config.flush_messages != NEVER and log.flush_due(now_ms)
 
@@ -404,7 +407,8 @@ class Partition:
             self._advance_high_watermark(self._log, 0)
 
     def set_joining(self, replica: int, is_joining: bool) -> None:
-        """Make the high watermark wait for a follower outside the ISR if ``is_joining``: it is about to join."""
+        """Make the high watermark wait for a follower outside the ISR that is about to join. If ``is_joining`` is
+        False, the high watermark no longer waits for it."""
         if self.followers.set_joining(replica, is_joining) and not is_joining and self._log is not None:
             self._advance_high_watermark(self._log, 0)
 
@@ -449,7 +453,8 @@ class Partition:
         self._purgatories.fetch.notify(self)
 
     def low_watermark(self, brokers: Mapping[int, BrokerRegistration]) -> int:
-        """Return the offset below which no replica on a live broker has records."""
+        """Return the offset below which no replica on a live broker has records; -1 while a follower on a live broker
+        has not fetched under the current leader epoch. Raises the errors of ``log``."""
         return self.followers.low_watermark(self.log.log_start_offset, brokers)
 
     def notify_low_watermark(self) -> None:
@@ -549,9 +554,10 @@ class Partition:
     ) -> LogRead:
         """Locate the batches to read from ``offset`` on, without reading them yet.
 
-        Raises OFFSET_OUT_OF_RANGE if ``offset`` is before the log's start or past its end. If the records are damaged,
-        raises KAFKA_STORAGE_ERROR, which clients retry, while another replica may supply them, and CORRUPT_MESSAGE if
-        none can. With ``nowait``, raises BlockingIOError if locating the batches would have to wait for the disk.
+        With ``min_one_batch``, the first batch may exceed ``max_bytes``. Raises OFFSET_OUT_OF_RANGE if ``offset`` is
+        before the log's start or past its end, and the errors of ``log``. If the records are damaged, raises
+        KAFKA_STORAGE_ERROR, which clients retry, while another replica may supply them, and CORRUPT_MESSAGE if none
+        can. With ``nowait``, raises BlockingIOError if locating the batches would have to wait for the disk.
         """
         up_to = self.end_visible(isolation)
         try:

@@ -157,8 +157,10 @@ def checked_batches(
 ) -> FetchedBatches:
     """Return the whole batches in ``data`` with offsets from ``offset`` to ``last_offset``.
 
-    Offsets below ``log_start`` may be missing. ``epochs`` is None if the leader epochs in the range are unknown. Raises
-    ``CorruptRecord`` if there is no such batch, or if a batch does not belong in a log with these leader epochs.
+    Offsets below ``log_start`` may be missing. ``epochs`` is None if the leader epochs in the range are unknown. With
+    ``has_gaps``, the result is empty, and continues after ``last_offset``, if the first batch is past the range.
+    Otherwise raises ``CorruptRecord`` if there is no whole batch in the range. Also raises it if a batch does not
+    belong in a log with these leader epochs.
     """
     expected, end, is_past_range = offset, 0, False
     for at, header in headers(data):

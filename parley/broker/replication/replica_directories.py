@@ -80,7 +80,8 @@ class ReplicaDirectories:
             self._wakeup.set()
 
     async def announce(self, partition: Partition, directory_id: UUID | None) -> None:
-        """Report the directory to which a replica is about to move, and wait until the controller knows it (KIP-858).
+        """Report the directory to which a replica is about to move, and wait, without a limit, until the controller
+        knows it (KIP-858).
 
         ``settle`` must follow, whether the replica moves or not.
         """

@@ -23,7 +23,8 @@ def out_of_sync(partitions: Iterable[Partition], broker_id: int) -> list[str]:
 
 
 def needed(partitions: Iterable[Partition], broker_id: int) -> list[str]:
-    """Return the partitions whose ISR would be smaller than ``min.insync.replicas`` if this broker stopped now.
+    """Return the partitions, as ``topic-partition``, whose ISR would be smaller than ``min.insync.replicas`` if this
+    broker stopped now.
 
     A partition whose ISR would be too small even if all its replicas were in sync does not count: waiting would not
     help.

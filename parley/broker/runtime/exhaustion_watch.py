@@ -165,7 +165,7 @@ class Connections(Protocol):
         """Close connections if there are more than ``descriptors_max``."""
 
     def close_least_active(self, count: int = 1) -> None:
-        """Close ``count`` connections, those of the clients that have been idle longest."""
+        """Close enough connections to free ``count`` file descriptors, those of the least active clients first."""
 
 
 class Memory(Protocol):

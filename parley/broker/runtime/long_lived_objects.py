@@ -37,7 +37,8 @@ class LongLivedObjects:
         self._has_frozen = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Count the partitions that ``delta`` changes. Subscribe this to the metadata."""
+        """Count the partitions that ``delta`` changes. Once there are ``PARTITIONS_MIN``, all objects become permanent
+        after ``PAUSE_S``. Subscribe this to the metadata."""
         self._partitions += delta.partitions
         if self._partitions >= PARTITIONS_MIN and self._timer is None and gc.isenabled():
             self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._freeze)

@@ -91,8 +91,8 @@ class Purgatory:
         """The number of delayed responses."""
 
     def watch(self, delayed: Delayed[T], keys: Iterable[Hashable], timeout_s: float) -> None:
-        """Hold ``delayed`` until it completes or ``timeout_s`` has passed. The hash of a key must not change in the
-        meantime."""
+        """Hold ``delayed`` until it completes. Call its ``expired`` after ``timeout_s`` seconds, but after
+        ``WAIT_MAX_S`` at the latest. The hash of a key must not change in the meantime."""
         delayed._purgatory = self
         delayed._keys = tuple(keys)
         for key in delayed._keys:

@@ -138,8 +138,8 @@ class Authorization:
         )
 
     def described_cluster_operations(self, request: Asking) -> int:
-        """Return the operations that the client may perform on the cluster as a bit field. Returns 0 if it may not
-        describe the cluster."""
+        """Return the operations that the client may perform on the cluster as a bit field. Returns 0 if the client may
+        not describe the cluster. Raises LookupError like ``may``."""
         if not self.may_on_cluster(request, Operation.DESCRIBE, is_probe=True):
             return 0
         return self.operations(request, ResourceType.CLUSTER, CLUSTER_NAME)

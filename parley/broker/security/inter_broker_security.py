@@ -43,8 +43,8 @@ class InterBrokerSecurity:
     """Holds the current ``ClientSecurity``, which follows changes to the configuration and to key store files."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
-        """Read the settings from the configuration that ``config`` returns, which blocks on the disk. Raises
-        ConfigError if they cannot secure a connection."""
+        """Read the settings from the configuration that ``config`` returns. Blocks on the disk. Raises ConfigError if
+        the settings cannot secure a connection."""
         self._config = config
         self._lock = Lock()
         self._read_from: tuple[Mapping[str, str], tuple[object, ...]] | None = None
@@ -59,7 +59,7 @@ class InterBrokerSecurity:
 
     @property
     def is_plaintext(self) -> bool:
-        """True if connections are neither encrypted nor authenticated, and ``current`` does not block."""
+        """True if connections are neither encrypted nor authenticated. ``current`` then reads no files."""
         return not inter_broker_properties(self._config())
 
     def current(self) -> ClientSecurity:

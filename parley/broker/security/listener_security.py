@@ -54,8 +54,8 @@ class ListenerSecurity:
         credentials: CredentialSource,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Read the settings from the configuration and its files, which blocks. Raises ConfigError if the listener
-        cannot be opened with them."""
+        """Read the settings from the configuration and the files that it names. Blocks. Raises ConfigError if the
+        listener cannot use them."""
         self.address = address
         self._credentials = credentials
         self._wall_ms = wall_ms

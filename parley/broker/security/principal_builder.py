@@ -25,7 +25,8 @@ class PrincipalBuilder(Protocol):
 
 
 def load_principal_builder(name: str | None) -> PrincipalBuilder | None:
-    """Return an instance of the class; None for Kafka's default, which keeps the session's principal.
+    """Return an instance of the class ``name``. Returns None if ``name`` is empty or Kafka's default builder: each
+    session then keeps its principal.
 
     Raises ConfigError if the class cannot be loaded.
     """

@@ -49,7 +49,7 @@ class _Encoded(Protocol):
 
 
 def acknowledged(batches: Sequence[_Encoded], *, may_renew: bool) -> list[AcknowledgementBatch]:
-    """Validate and return the acknowledgements of one partition.
+    """Validate and return the acknowledgements of one partition. RENEW is a valid type only if ``may_renew``.
 
     Raises INVALID_REQUEST if offsets are reversed or overlap, a type is invalid, or the number of types is wrong.
     """

@@ -247,12 +247,14 @@ class LedSharePartition:
     # --- Acquisition ---
 
     def next_offset(self) -> int | None:
-        """Return the first offset from which a member may acquire records, or None if none can be acquired now."""
+        """Return the first offset from which a member may acquire records, or None if none can be acquired now. Call
+        this only if ``is_active``."""
         self.share.log_start_moved(self.partition.log.log_start_offset)
         return self.share.next_offset(self.settings.limits)
 
     def acquire(self, member: str, offset: int, batches: Sequence[LogBatch], wanted: Wanted) -> list[Acquired]:
-        """Acquire records for a member from ``batches``, the batches of the log that follow ``offset``."""
+        """Acquire records for a member from ``batches``, the batches of the log that follow ``offset``. Returns the
+        acquired records; empty if none could be acquired. Call this only if ``is_active``."""
         settings = self.settings
         lock_s = settings.lock_duration_ms / 1000
         lock_until = self._loop.time() + lock_s

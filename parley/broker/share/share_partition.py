@@ -168,8 +168,9 @@ class SharePartition:
     ) -> list[Acquired]:
         """Acquire available records for a member from ``batches``, the batches of the log that follow ``offset``.
 
-        Offsets between batches, which compaction has removed, and the offsets of dead batches are archived.
-        ``lock_until`` is the time when the locks expire, in seconds of the event loop's clock.
+        Returns the acquired records; empty if none could be acquired. Offsets between batches, which compaction has
+        removed, and the offsets of dead batches are archived. ``lock_until`` is the time when the locks expire, in
+        seconds of the event loop's clock.
         """
         acquired: list[Acquired] = []
         taken, cursor, known_end = 0, max(offset, self.start_offset), self.end_offset
@@ -275,8 +276,9 @@ class SharePartition:
     ) -> bool:
         """Apply the acknowledgements of a member, all or none. Returns True if they must be stored to take effect.
 
-        Records before the window are ignored. Raises INVALID_RECORD_STATE if the member has not acquired a record or
-        has already acknowledged it, or INVALID_REQUEST if offsets are after the window.
+        Records before the window are ignored. A renewal extends locks to ``lock_until``, in seconds of the event loop's
+        clock, and need not be stored. Raises INVALID_RECORD_STATE if the member has not acquired a record or has
+        already acknowledged it, or INVALID_REQUEST if offsets are after the window.
         """
         for batch in batches:
             self._check_acquired(member, batch)
@@ -322,7 +324,8 @@ class SharePartition:
         )
 
     def end_locks(self, now: float, limits: Limits) -> int:
-        """Release the records whose lock has expired, and return their number."""
+        """Release the records whose lock has expired at ``now``, in seconds of the event loop's clock, and return their
+        number."""
         ended = 0
 
         def released(span: Span) -> Span:

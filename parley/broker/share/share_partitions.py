@@ -67,7 +67,7 @@ class SharePartitions:
     def of(self, group_id: str, partition: Partition) -> LedSharePartition:
         """Return a share partition, and start loading it if it is not in memory.
 
-        Raises NOT_LEADER_OR_FOLLOWER if this broker does not lead the partition.
+        Raises the errors of ``Partition.check_leader`` if this broker does not lead the partition.
         """
         partition.check_leader()
         key = SharePartitionKey(group_id, partition.topic_id, partition.index)

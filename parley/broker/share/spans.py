@@ -32,7 +32,7 @@ class Span(NamedTuple):
     member: str = ""
     """The member that has acquired the records."""
     lock_until: float = 0.0
-    """When the lock of acquired records expires, in seconds of the monotonic clock."""
+    """When the lock of acquired records expires, in seconds of the event loop's clock."""
     batch_size: int = 0
     """The number of records in the batch in which these records were first delivered. Failing records are delivered
     again in parts of that batch."""

@@ -209,7 +209,8 @@ class AclIndex:
         """Return True if an ALLOW for this operation, on any resource of this type, is not overridden by a DENY
         (KIP-679).
 
-        As in Kafka, one operation does not imply another here.
+        As in Kafka, one operation does not imply another here. ``principal`` is in Kafka's notation, ``host`` in
+        canonical form.
         """
         rules = [
             rule

@@ -36,7 +36,8 @@ def parse_range(host: str) -> Range | None:
 
 @lru_cache(maxsize=10_000)
 def parse_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address without the scope of a link-local address, or None if the text is not an address."""
+    """Return the address without the scope of a link-local address, or None if the text is not an address. An
+    IPv4-mapped IPv6 address becomes an IPv4 address."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

@@ -52,7 +52,7 @@ def bucket_to_json(bucket: Bucket) -> list[list[str]]:
 
 
 def bucket_from_json(value: list[Any]) -> Bucket:
-    """Return the ACLs that ``bucket_to_json`` encoded."""
+    """Return the ACLs that ``bucket_to_json`` encoded. Raises KeyError or ValueError if the value is malformed."""
     return frozenset(
         AclBinding(
             ResourcePattern(ResourceType[kind], PatternType[pattern_type], name),

@@ -196,7 +196,8 @@ class Login:
     def evaluate(self, token: bytes) -> Reply | Awaitable[Reply]:
         """Pass a token to the mechanism, and return its reply. The caller must pass the reply to ``replied``.
 
-        Raises IllegalRequest if no login is in progress, and LoginRefused, as may the awaitable.
+        Raises IllegalRequest if no login is in progress, and the errors of ``Exchange.evaluate``, for example
+        LoginRefused. Awaiting the reply can raise the same errors.
         """
         if self.state not in (_TOKENS, _RAW) or self._exchange is None:
             raise IllegalRequest("SaslAuthenticate without SaslHandshake")

@@ -56,8 +56,9 @@ class Exchange(Protocol):
     def evaluate(self, token: bytes) -> Reply | Awaitable[Reply]:
         """Process a client token, and return the reply. Not called again after a reply with an identity.
 
-        A mechanism that must wait for another server or for a thread returns an awaitable. Raises LoginRefused. Any
-        other exception also fails the login, and is logged as a defect.
+        A mechanism that must wait for another server or for a thread returns an awaitable. This method, or the
+        awaitable, raises LoginRefused to reject the login. Any other exception also fails the login, and is logged as a
+        defect.
         """
 
 

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """The names in the broker's own certificate."""
+    """The subject of the broker's own certificate, and its subject alternative names."""
 
     subject: str
     names: frozenset[str]
@@ -66,7 +66,7 @@ class ServerTls:
         return user(self.mapping.name_of(subject_of(certificate)))
 
     def certificate(self) -> OwnCertificate:
-        """Return the names in the broker's own certificate. Raises ValueError if it cannot be read."""
+        """Return the names in the broker's own certificate. Raises ValueError if the certificate cannot be read."""
         from cryptography.hazmat.primitives.serialization import Encoding
         from cryptography.x509 import load_pem_x509_certificates
 

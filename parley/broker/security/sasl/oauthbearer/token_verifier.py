@@ -32,4 +32,5 @@ class TokenVerifier(Protocol):
     """Verifies tokens: the interface of ``sasl.server.callback.handler.class`` for OAUTHBEARER."""
 
     def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
-        """Return the verified token, or an awaitable of it. Raises TokenRefused, as may the awaitable."""
+        """Return the verified token, or an awaitable of it. This method, or the awaitable, raises TokenRefused to
+        reject the token."""

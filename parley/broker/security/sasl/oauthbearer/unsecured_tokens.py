@@ -58,7 +58,8 @@ class UnsecuredVerifier:
 
 
 def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
-    """Return the scopes of a token, which are a list or a string separated by spaces."""
+    """Return the scopes in a claim, which is a list or a string separated by spaces. Returns an empty set if the claim
+    is missing. Raises TypeError if the claim has another type."""
     scopes = claims.get(claim, "")
     return frozenset(scopes.split() if isinstance(scopes, str) else map(str, scopes))
 
