@@ -58,6 +58,7 @@ def build_records(columns: Columns, order: bytes, pos: i64, limit: i64) -> tuple
     """Build v2 records from the rows ``order[pos:]``, up to ``limit`` bytes. Returns them and the next ``pos``.
 
     Builds at least one record, however large. Offset deltas are 0, 1, 2, ...; timestamps are relative to the first.
+    Raises ValueError if no row is left, or if a header has no key.
     """
     out = BytesWriter()
     end: i64 = len(order) // 8

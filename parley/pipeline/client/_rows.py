@@ -48,7 +48,8 @@ class Rows:
     ) -> None:
         """Add the ``count`` records that fill ``data[pos:end]``; ``shift`` is added to all positions written.
 
-        Raises ValueError, and adds nothing, if the bytes are not ``count`` valid records.
+        ``base_offset`` and ``base_timestamp`` are those of the records' batch. Raises ValueError, and adds nothing, if
+        the bytes are not ``count`` valid records.
         """
         if end > len(data) or pos < 0 or pos > end or end + shift > 0x7FFF_FFFF:
             raise ValueError("the records lie outside the bytes")
@@ -153,7 +154,8 @@ def find_headers(data: bytes, spans: bytes) -> tuple[bytes, bytes, bytes]:
     """Find the headers of records. ``spans`` are positions in ``data``, as in ``Rows.headers``.
 
     Returns the number of headers in each span (int64), the bounds of each header's key and value (like
-    ``Rows.bounds``), and a byte for each header, which is nonzero if its value is null. Raises ValueError.
+    ``Rows.bounds``), and a byte for each header, which is nonzero if its value is null. Raises ValueError if a header
+    exceeds its span.
     """
     counts = BytesWriter()
     bounds = BytesWriter()

@@ -133,8 +133,9 @@ class _Patience(NamedTuple):
 class Cluster:
     """A Kafka cluster, for callers without an event loop: each method blocks until it has its result.
 
-    ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. The first call connects. Every method may
-    raise KafkaError. After ``close``, every method raises RuntimeError.
+    ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. The first call connects; it raises
+    ValueError if the connection's security settings cannot be used. Every method may raise KafkaError. After ``close``,
+    every method raises RuntimeError.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -214,7 +215,10 @@ class Cluster:
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's id (KIP-516); "" if the cluster has no ids. A topic that is deleted and created again has
-        a new id."""
+        a new id.
+
+        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), after a few seconds, if there is no such topic.
+        """
 
         async def ask(client: Client) -> str:
             (found,) = (await client.metadata([topic])).topics
@@ -226,7 +230,8 @@ class Cluster:
     def offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        """Return the offset at ``EARLIEST``, ``LATEST`` or a timestamp (ms) for each partition.
+        """Look up an offset of each partition: ``wanted`` maps the partition to ``EARLIEST``, ``LATEST`` or a timestamp
+        (ms).
 
         For a timestamp, this is the offset of the first record at or after that time, or -1 if all records are earlier.
         With READ_COMMITTED, ``LATEST`` is the last stable offset.
@@ -269,15 +274,15 @@ class Cluster:
         *,
         max_bytes: int = FETCH_BYTES,
     ) -> Iterator[Fetched]:
-        """Yield whole record batches that contain the offsets [``start``, ``end``).
+        """Yield whole record batches that contain the offsets [``start``, ``end``); nothing if the range is empty.
 
         The first and the last batch may extend beyond the range (``parley.pipeline.client.decode`` cuts the rows).
         While the caller uses one result, the next one is fetched. ``max_bytes`` limits a response, unless a single
         batch is larger.
 
-        Raises ``OffsetOutOfRange`` if the offset is below the log start or above the log end, and ``LogEnded`` if the
-        log ends before ``end``. With READ_COMMITTED, waits for a transaction that is open below ``end``, and raises
-        KafkaError(REQUEST_TIMED_OUT) after ``api_timeout_ms``.
+        Raises ``OffsetOutOfRange`` if ``start`` is below the log start or above the log end, and ``LogEnded`` if the
+        log ends before ``end``. With READ_COMMITTED, waits for a transaction that is open below ``end``. Raises
+        KafkaError(REQUEST_TIMED_OUT) if no batch arrives within ``api_timeout_ms``.
         """
         if start >= end:
             return
@@ -393,9 +398,8 @@ def _serve(
     security: ClientSecurity,
     made: concurrent.futures.Future[Client],
 ) -> None:
-    """Run the loop until it is stopped, then cancel its remaining tasks and close the client, which ``made`` receives.
-
-    This is the thread's function.
+    """Create the client, pass it to ``made``, and run the loop until it is stopped. Then cancel the loop's remaining
+    tasks and close the client. This is the thread's function.
     """
     asyncio.set_event_loop(loop)
     client = Client(

@@ -157,7 +157,7 @@ def _timestamps(column: pa.Array | None, count: int, now_ms: int) -> bytes:
 
 def _headers(column: pa.Array) -> tuple[bytes, Bytes, Bytes]:
     """Return the offsets of the header lists, and the keys and the values of all headers. All three are empty if no row
-    has a list of headers. Raises ValueError.
+    has a list of headers. Raises ValueError if the column has a wrong type, or contains a null header or key.
     """
     kind = column.type
     if pa.types.is_null(kind) or column.null_count == len(column):

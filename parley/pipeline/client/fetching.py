@@ -162,8 +162,9 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
 def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
     """Return one partition's part of a fetch response as ``Fetched``. ``offset`` is the requested offset.
 
-    Raises CorruptRecord if the bytes are not batches, and KafkaError for batches out of order: a batch's checksum does
-    not cover its offset, and a wrong offset would look like a gap.
+    Bytes after the last complete batch are left out. Raises CorruptRecord if there are bytes, but no complete batch
+    that reaches ``offset``. Raises KafkaError(CORRUPT_MESSAGE) for batches out of order: a batch's checksum does not
+    cover its offset, and a wrong offset would look like a gap.
     """
     records = data.records or b""
     used = 0

@@ -30,7 +30,7 @@ class Committed:
 
 
 async def committed(client: Client, group: str, *, stable: bool = False) -> dict[TopicPartition, Committed]:
-    """Return all committed offsets of the group.
+    """Return all committed offsets of the group; empty if there are none.
 
     With ``stable``, raises KafkaError(UNSTABLE_OFFSET_COMMIT), which is temporary, if a transaction with a newer commit
     has not ended yet (KIP-447; brokers before 2.5 return the older commit).

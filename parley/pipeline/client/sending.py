@@ -113,8 +113,8 @@ class Sender:
         self._written: list[Written] = []
 
     async def add(self, batches: list[tuple[TopicPartition, bytearray]]) -> None:
-        """Add sealed v2 batches, which are sent in this order, and modify them in place. Waits while too many bytes are
-        in flight.
+        """Add sealed v2 batches, to be sent in this order. Modifies them in place. Waits while too many bytes are in
+        flight.
 
         Raises the error that has ended the sender, if there is one.
         """
@@ -235,8 +235,9 @@ class Sender:
             self._changed.notify_all()
 
     async def _recover(self, lane: _Lane, first: _Batch) -> None:
-        """Wait for the batches in flight, and put failed batches back at the head of the lane. Raises
-        permanent errors."""
+        """Wait for the batches in flight, and put failed batches back at the head of the lane. Raises a permanent
+        error, and a temporary one after the deadline of ``first``.
+        """
         error = first.error
         if not isinstance(error, KafkaError):
             assert error is not None

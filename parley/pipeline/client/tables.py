@@ -38,9 +38,10 @@ def read_topic(
     ``partitions`` limits the read to these partitions. ``client`` contains properties of a Java client for TLS and
     login.
 
-    Raises ValueError for an invalid position, and KafkaError: UNKNOWN_TOPIC_OR_PARTITION; ``OffsetOutOfRange`` or
-    ``LogEnded`` (``parley.pipeline.client.fetching``) for an offset that the log does not contain;
-    ``parley.pipeline.client.decode.BadBatch`` for a batch that cannot be read.
+    Raises ValueError for an invalid position or unusable security settings, and KafkaError, for example
+    BROKER_NOT_AVAILABLE if no broker responds; UNKNOWN_TOPIC_OR_PARTITION, also for a partition that the topic lacks;
+    ``OffsetOutOfRange`` or ``LogEnded`` (``parley.pipeline.client.fetching``) for an offset that the log does not
+    contain; ``parley.pipeline.client.decode.BadBatch`` for a batch that cannot be read.
     """
     found = scan_topic(
         bootstrap,

@@ -35,9 +35,9 @@ async def producer_id(
 ) -> ProducerId:
     """Get a producer id. With a transactional id, this fences older producers and aborts their open transaction.
 
-    ``current`` is the id that the caller has used so far. With it, raises KafkaError(PRODUCER_FENCED) or
-    KafkaError(INVALID_PRODUCER_EPOCH) if another producer has fenced the caller (KIP-360; brokers before 2.5 do not
-    check this).
+    ``timeout_ms`` is the transaction timeout. ``current`` is the id that the caller has used so far. With it, raises
+    KafkaError(PRODUCER_FENCED) or KafkaError(INVALID_PRODUCER_EPOCH) if another producer has fenced the caller
+    (KIP-360; brokers before 2.5 do not check this).
     """
     node = None if transactional_id is None else await client.coordinator(transactional_id, _TRANSACTION)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)

@@ -127,7 +127,7 @@ class Producer:
 
         The rows go to ``topic``, or to the topic in the column ``topic``. A missing topic is created if the broker
         allows it. Rows of one partition keep their order. Raises ValueError for rows that cannot be records, or if a
-        transactional producer has no open transaction, and KafkaError if earlier or these rows cannot be written.
+        transactional producer has no open transaction, and KafkaError if these or earlier rows cannot be written.
         """
         self._check_may_write()
         rows = _prepared(rows, topic)
@@ -171,7 +171,9 @@ class Producer:
         return self._known(topic).partitions
 
     def flush(self) -> list[Written]:
-        """Wait until everything is written. Returns what was written since the last call. Raises KafkaError."""
+        """Wait until everything is written. Returns what was written since the last call. Raises KafkaError, and
+        ValueError for rows that cannot be records.
+        """
         self._send_held()
         sender = self._sender
         return [] if sender is None else self._cluster.run(lambda client: sender.drain())
@@ -219,7 +221,7 @@ class Producer:
         """Write everything and commit the transaction. Returns what was written.
 
         After a KafkaError the transaction may be committed. ``abort`` then raises INVALID_TXN_STATE; otherwise it
-        aborts the transaction. Raises ValueError if no transaction is open.
+        aborts the transaction. Raises ValueError if no transaction is open, or for rows that cannot be records.
         """
         written = self.flush()
         self._end_transaction(committed=True)
@@ -367,7 +369,9 @@ def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
 
 
 def _chosen(column: pa.Array, by_key: npt.NDArray[np.int32], topic: str, partitions: int) -> npt.NDArray[np.int32]:
-    """Return the partition that each row names, or that of its key if it names none. Raises ValueError."""
+    """Return the partition of each row: the one that the row names, otherwise the one that its key determines
+    (``by_key``). Raises ValueError for a partition that the topic lacks.
+    """
     chosen = column.cast(pa.int64()).fill_null(-1).to_numpy()
     named = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     wrong = chosen[named & ((chosen < 0) | (chosen >= partitions))]

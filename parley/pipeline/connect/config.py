@@ -108,7 +108,9 @@ class ConfigKey:
         return self.display_name or self.name
 
     def parse(self, given: Any) -> Any:
-        """Return the typed value of a string. Raises ConfigError if the string is not a value of the key's type."""
+        """Return the typed value of a given value, usually a text; None for None. Raises ConfigError if it is not a
+        value of the key's type.
+        """
         return None if given is None else _PARSERS[self.type](self.name, given)
 
     def check(self, value: Any) -> None:
@@ -119,7 +121,9 @@ class ConfigKey:
 
 @dataclass(slots=True)
 class ConfigValue:
-    """The result for one key: its given value, the recommended values, its errors, and whether it is visible."""
+    """The result for one key: its typed value (None if it cannot be parsed), the recommended values, its errors, and
+    True if it is visible.
+    """
 
     name: str
     value: Any = None
@@ -201,7 +205,9 @@ class ConfigDef:
         return tuple(dict.fromkeys(key.group for key in self.keys.values() if key.group is not None))
 
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the typed values of all keys. Raises ConfigError for the first missing or invalid one."""
+        """Return the typed values of all keys. Ignores given names that are not keys. Raises ConfigError for the first
+        missing or invalid value.
+        """
         values = {}
         for name, key in self.keys.items():
             if name not in given and key.required:
@@ -234,7 +240,9 @@ class ConfigDef:
         return judged
 
     def infos(self, name: str, values: Iterable[ConfigValue]) -> ConfigInfos:
-        """Return the results of ``validate``, which a connector may have extended, in the form of the response."""
+        """Return the results of ``validate``, to which a connector may have added, as the response to the client.
+        ``name`` is the name of the validated class.
+        """
         return ConfigInfos(name, self.groups, tuple(ConfigInfo(self.keys.get(one.name), one) for one in values))
 
 
@@ -362,7 +370,7 @@ def one_of(*allowed: Any, ignore_case: bool = False) -> Validator:
 
 
 def non_empty(name: str, value: Any) -> None:
-    """Raise ConfigError if a text or a list is empty. This is a validator."""
+    """Raise ConfigError if a text or a list is empty. None is allowed. This is a validator."""
     if value is not None and not value:
         raise ConfigError(f"Invalid value {as_text(value)} for configuration {name}: {_kind(value)} must be non-empty")
 
@@ -372,7 +380,7 @@ def _kind(value: Any) -> str:
 
 
 def printable(name: str, value: Any) -> None:
-    """Raise ConfigError if a text is empty or has control characters. This is a validator."""
+    """Raise ConfigError if a text is empty or has control characters. None is allowed. This is a validator."""
     if value is not None and not value:
         raise ConfigError(f"Invalid value {value} for configuration {name}: String may not be empty")
     control = [str(ord(one)) for one in value or "" if ord(one) < 32 or ord(one) == 127]

@@ -42,11 +42,15 @@ class OffsetReader(Protocol):
     """The stored offsets of a connector's source partitions."""
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the last stored offset of the partition; None if there is none."""
+        """Return the last stored offset of the partition; None if there is none. Raises ConnectError if the offsets
+        cannot be read.
+        """
         ...
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """Return the last stored offsets of several partitions, in their order."""
+        """Return the last stored offsets of several partitions, in their order; None for a partition without an offset.
+        Raises ConnectError if the offsets cannot be read.
+        """
         ...
 
 
@@ -211,10 +215,14 @@ class SourceTask(Task):
         """Return the next records; None or an empty list if there are none now."""
 
     def commit_record(self, record: SourceRecord) -> None:
-        """Process the fact that a record is in its topic, or was dropped (by a filter, or as a tolerated error)."""
+        """Handle the confirmation that a record is in its topic, or was dropped (by a filter, or as a tolerated error).
+        By default, this does nothing.
+        """
 
     def commit(self) -> None:
-        """Process the fact that all polled records are in their topics, and that their offsets are stored."""
+        """Handle the confirmation that all polled records are in their topics, and that their offsets are stored. By
+        default, this does nothing.
+        """
 
 
 # ---- sinks ----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ _LARGEST: Final = {"partition": 2**31 - 1, "offset": 2**63 - 1}
 
 
 def sink_offsets(cluster: Cluster, connector: str, config: Mapping[str, str]) -> list[SourceOffset]:
-    """Return the offsets of a sink's group. Raises ConnectError if the cluster does not respond."""
+    """Return the offsets of a sink's group, as pairs of partition and offset in the JSON of the REST API. Raises
+    ConnectError if they cannot be read.
+    """
     try:
         found = groups.committed(cluster, groups.group_of(connector, config))
     except KafkaError as error:
@@ -36,7 +38,8 @@ def alter_sink_offsets(
     config: Mapping[str, str],
     offsets: Sequence[SourceOffset] | None,
 ) -> str:
-    """Commit or delete offsets of a sink's group; None deletes all. Returns the message for the user.
+    """Commit these offsets of a sink's group; delete those that are None. If ``offsets`` itself is None, delete all.
+    Returns the message for the user.
 
     Raises BadRequest for invalid offsets or if the connector rejects them, and HerderError if the change fails.
     """
@@ -61,7 +64,8 @@ def alter_source_offsets(
     config: Mapping[str, str],
     offsets: Sequence[SourceOffset] | None,
 ) -> str:
-    """Store or delete offsets of a source; None deletes all. Returns the message for the user.
+    """Store these offsets of a source; delete those that are None. If ``offsets`` itself is None, delete all. Returns
+    the message for the user.
 
     Raises BadRequest if the connector rejects the offsets, and HerderError if they cannot be read or stored.
     """
@@ -94,7 +98,7 @@ def _success(what: str, was_looked_at: bool) -> str:
 
 
 def _sink_offset(partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[TopicPartition, int | None]:
-    """Parse a topic's partition and offset from JSON. Raises BadRequest."""
+    """Parse a topic's partition and offset from JSON. A null offset becomes None. Raises BadRequest."""
     if not isinstance(partition, Mapping) or TOPIC not in partition or PARTITION not in partition:
         raise BadRequest(f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'")
     topic = partition[TOPIC]

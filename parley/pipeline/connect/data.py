@@ -137,11 +137,11 @@ class Schema:
         return self._by_name.get(name)
 
     def as_optional(self, default: Any = None) -> Schema:
-        """Return this schema with optional values, whose default is ``default``."""
+        """Return this schema as an optional schema with this default."""
         return replace(self, optional=True, default=default)
 
     def named(self, name: str, version: int | None = None, doc: str | None = None) -> Schema:
-        """Return this schema with a name and a version."""
+        """Return this schema with this name, version and documentation. None removes a version or documentation."""
         return replace(self, name=name, version=version, doc=doc)
 
     def __repr__(self) -> str:

@@ -80,7 +80,7 @@ class JavaDateFormat:
         return "".join(_shown(letter, run, utc) if letter else run for letter, run in self._pieces)
 
     def parse(self, text: str) -> dt.datetime:
-        """Parse a string as a time. Raises DataError."""
+        """Parse a text, and return the time in UTC. Raises DataError if the text does not match the pattern."""
         found = self._reading.match(text)
         if found is None:
             raise DataError(f"Could not parse timestamp: value ({text}) does not match pattern ({self.pattern})")

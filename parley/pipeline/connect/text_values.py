@@ -112,8 +112,10 @@ def _container(text: str) -> SchemaAndValue | None:
 
 
 def infer_schema(value: Any) -> Schema | None:
-    """Return the schema of a value, by its Python class; None for None, and for a list or map with elements of
-    different types.
+    """Return the schema of a value, by its Python class; None if it has no schema.
+
+    These have no schema: None, an integer of more than 64 bits, an object of an unknown class, and a list or map that
+    is empty or has elements of different types.
     """
     match value:
         case None:

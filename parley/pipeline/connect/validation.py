@@ -50,8 +50,9 @@ def validated(
 ) -> ConfigInfos:
     """Check a connector's configuration without starting the connector.
 
-    ``worker`` is the worker's own configuration: its converters are the defaults, and no sink may read in its group.
-    Raises ConfigError if there is no connector class with this name.
+    ``policy`` (``All``, ``None`` or ``Principal``) decides which client settings a connector may override. ``worker``
+    is the worker's own configuration: its converters are the defaults, and no sink may read in its group. Raises
+    ConfigError if there is no connector class with this name.
     """
     connector = _connector(plugin, plugins)
     worker = worker or {}

@@ -65,7 +65,9 @@ class Worker:
         self._offsets.start()
 
     def stop(self) -> None:
-        """Stop all connectors, and all tasks within ``task.shutdown.graceful.timeout.ms``. Closes the connections."""
+        """Stop all connectors and tasks, and close the connections. Tasks that still run after
+        ``task.shutdown.graceful.timeout.ms`` are abandoned.
+        """
         for name in list(self._connectors):
             self.stop_connector(name)
         self.stop_tasks(list(self._tasks))
@@ -78,8 +80,8 @@ class Worker:
     def start_connector(self, name: str, config: Mapping[str, str], target: TargetState) -> None:
         """Start a connector. If ``target`` is PAUSED or STOPPED, the connector's object is created but not started.
 
-        Its state is reported as an event: a connector that raises an error is FAILED. Raises ConnectError if the
-        connector already runs here.
+        The connector's state is reported as an event: FAILED if the connector raises an error. Raises ConnectError if
+        the connector already runs here.
         """
         running = _RunningConnector(name, config, self._providers, self._events, self._offsets_of)
         with self._lock:

@@ -128,7 +128,7 @@ class WorkerConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], definition: ConfigDef = STANDALONE) -> Self:
-        """Parse the configuration. Raises ConfigError with all errors, one per line."""
+        """Parse the configuration. Raises ConfigError, whose ``messages`` are all problems."""
         judged = definition.validate(given)
         problems = [error for one in judged for error in one.errors]
         try:

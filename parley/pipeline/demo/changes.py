@@ -97,7 +97,8 @@ def run(
 ) -> int:
     """Apply ``counted`` to a topic's values, and write the result to another topic, until SIGTERM.
 
-    Returns 1 if the query fails.
+    ``schema`` is the values' schema in DDL, ``name`` the application's name in Spark. Returns 0, or 1 if the cluster
+    cannot be used or the query fails.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--bootstrap-server", required=True)

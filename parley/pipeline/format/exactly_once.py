@@ -62,7 +62,7 @@ class Epoch:
 
     @property
     def transactional_id(self) -> str | None:
-        """The id under which the task writes its transaction, the same in every epoch."""
+        """The id under which the task writes its transaction, the same in every epoch; None without a transaction."""
         return None if self.transactional_id_prefix is None else self.group
 
 
@@ -98,7 +98,9 @@ class Note:
 
     @classmethod
     def parse(cls, offset: int, text: str) -> Note | None:
-        """Parse the metadata of a committed offset, which is the epoch. Returns None if the text is not a note."""
+        """Return the note in the metadata ``text`` of a committed offset; None if the text is not a note. The
+        ``offset`` is the note's epoch.
+        """
         try:
             found = json.loads(text)
             ids = list(accumulate(map(int, found["steps"])))
@@ -168,7 +170,7 @@ def forget(cluster: Cluster, groups: Iterable[str]) -> None:
 def fence(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -> None:
     """Fence the attempts with these ids that have started, and abort their open transactions. Raises KafkaError.
 
-    The notes stay: an attempt that starts later must find them.
+    ``timeout_ms`` is the transaction timeout. The notes stay: an attempt that starts later must find them.
     """
     for transactional_id in sorted(transactional_ids):
         cluster.retry(partial(producer_id, transactional_id=transactional_id, timeout_ms=timeout_ms))

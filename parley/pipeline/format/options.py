@@ -478,7 +478,10 @@ def _fetch_bytes(client: Mapping[str, str]) -> int:
 
 
 def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: str = "") -> int:
-    """Return an integer option, or the default. Raises ``OptionError``."""
+    """Return an integer option, or the default. Raises ``OptionError``.
+
+    The names in ``given`` are in lower case. ``prefix`` precedes the option's name in the error.
+    """
     text = given.get(name.lower())
     if text is None:
         return default
@@ -497,7 +500,7 @@ def _bounded(given: Mapping[str, str], name: str, default: int, *, least: int = 
 
 
 def read_boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return a boolean option, or the default. Raises ``OptionError``."""
+    """Return a boolean option, or the default. The names in ``given`` are in lower case. Raises ``OptionError``."""
     text = given.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
         raise OptionError(f"'{name}' is {text!r}; it must be true or false")

@@ -17,7 +17,7 @@ _ALL: Final = re.compile(".*")
 
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
     """Return the chosen partitions that exist. Raises ``OptionError`` if a named topic or partition does not exist,
-    unless ``missing_ok`` is set.
+    unless ``missing_ok`` is set, and KafkaError.
 
     Called when a query is planned. If no broker is listening, it fails quickly (``Cluster.contact``).
     """
@@ -54,12 +54,12 @@ def _topics(cluster: Cluster, topics: Iterable[str], missing_ok: bool) -> dict[s
 
 
 def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the first offset of each partition."""
+    """Return the first offset of each partition. Raises KafkaError."""
     return cluster.offsets(dict.fromkeys(partitions, EARLIEST))
 
 
 def latest(cluster: Cluster, partitions: Iterable[TopicPartition], options: SourceOptions) -> dict[TopicPartition, int]:
-    """Return the offset after the last readable record of each partition."""
+    """Return the offset after the last readable record of each partition. Raises KafkaError."""
     return cluster.offsets(dict.fromkeys(partitions, LATEST), options.isolation)
 
 
@@ -69,7 +69,7 @@ def resolve_start(
     """Return the start offset of each partition.
 
     Raises ``OptionError`` if the options do not match the existing partitions, or if all records are before the
-    starting timestamp and the options do not allow this.
+    starting timestamp and the options do not allow this. Raises KafkaError.
     """
     found = _resolve(cluster, options, options.start, partitions, "startingOffsets")
     without = sorted(partition for partition, offset in found.items() if offset < 0)
@@ -88,7 +88,7 @@ def resolve_end(
 ) -> dict[TopicPartition, int]:
     """Return the exclusive end offset of each partition.
 
-    Raises ``OptionError`` if the options do not match the existing partitions.
+    Raises ``OptionError`` if the options do not match the existing partitions, and KafkaError.
     """
     found = _resolve(cluster, options, options.end, partitions, "endingOffsets")
     return found | latest(cluster, [partition for partition, offset in found.items() if offset < 0], options)
@@ -96,7 +96,7 @@ def resolve_end(
 
 def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> list[Range]:
     """Return the ranges, each starting at its first record at or after the timestamp. Ranges without such a record are
-    left out.
+    left out. Raises KafkaError.
 
     The ends of the ranges must be determined before this call. Otherwise a record that is appended now could be in a
     range that was left out.

@@ -271,7 +271,7 @@ def _contains_time(kind: pa.DataType) -> bool:
 
 
 def header_value(data: bytes | None) -> str | dict[str, str] | None:
-    """Return the value of a header for JSON: a string, or ``{"base64": ...}`` if it is not UTF-8."""
+    """Return the value of a header for JSON: a string, or ``{"base64": ...}`` if it is not UTF-8; None for null."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

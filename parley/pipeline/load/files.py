@@ -97,7 +97,7 @@ def mark_path(root: str) -> str:
 def take_folder(uri: str, load_id: str) -> None:
     """Take over a folder from another load: write this load's mark, and delete unfinished files.
 
-    After that, tasks of the other load fail when they try to move a file into place.
+    After that, tasks of the other load fail when they try to move a file into place. Raises OSError.
     """
     system, root = filesystem(uri)
     system.create_dir(f"{root}/{OURS}", recursive=True)

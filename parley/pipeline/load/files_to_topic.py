@@ -163,7 +163,9 @@ def send_files(
 
 
 def _begin(settings: SendSettings, cluster: Cluster, partitions: int, notes: _Notes) -> _Note | None:
-    """Return the note of an unfinished load, or a new one; None if there is nothing to send."""
+    """Return the note of an unfinished load, or a new one; None if there is nothing to send. Raises KafkaError, and the
+    errors of ``_files``.
+    """
     topic_id = cluster.topic_id(settings.topic)
     while True:
         last = notes.last()
@@ -243,7 +245,9 @@ class _Notes:
 def _files(settings: SendSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
     """Return the files below the folder, as relative paths, in the order in which their rows are sent.
 
-    If the folder is the target of a load, only committed files count: a killed load may have left other files.
+    If the folder is the target of a load, only committed files count: a killed load may have left other files. Raises
+    ValueError if there are no files of the format, and LoadConflict if the folder is a Delta table but the format is
+    another one.
     """
     if settings.format == "delta":
         from deltalake import DeltaTable
@@ -270,7 +274,8 @@ def _files(settings: SendSettings, system: pa_fs.FileSystem, root: str) -> list[
 def send_rows(task: SendTask) -> int:
     """Send the rows of one partition that the topic does not contain yet. Returns their number.
 
-    Raises KafkaError and OSError, and Overtaken if the topic's log contradicts the note.
+    Raises KafkaError and OSError, BadRecord if a file or a row cannot be read, and Overtaken if the topic's log
+    contradicts the note.
     """
     with Cluster(task.connection) as cluster:
         refused: list[int] = []
@@ -310,7 +315,7 @@ def _batch(some: list[Record]) -> Batch:
 
 
 def _records(task: SendTask) -> Iterator[Record]:
-    """Yield the records of the task's partition, in the order of files and rows."""
+    """Yield the records of the task's partition, in the order of files and rows. Raises BadRecord."""
     system, root = filesystem(task.uri)
     for number, path in enumerate(task.files):
         named = range_of(os.path.basename(path))

@@ -80,8 +80,8 @@ def overview(cluster: Cluster) -> Overview:
 def create_topics(
     cluster: Cluster, topics: Mapping[str, int], replicas: int, settings: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Create topics with these numbers of partitions. Returns the error messages by topic. An existing topic is not an
-    error.
+    """Create topics with these numbers of partitions, with ``replicas`` replicas each, and with their ``settings``.
+    Returns the error messages by topic. An existing topic is not an error.
     """
     kind = CreateTopicsRequest
     wanted = [

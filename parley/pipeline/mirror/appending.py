@@ -96,7 +96,7 @@ class Tail:
 def tail(cluster: Cluster, partition: TopicPartition, producer: ProducerId, start: int) -> Tail:
     """Return the end of a log, and the last batch of a producer in it from ``start`` on. Raises KafkaError.
 
-    Usually it is the last batch of the log. Otherwise everything from ``start`` on is read.
+    Reads the last batch of the log first. If another producer has written that, reads everything from ``start`` on.
     """
     end = cluster.offsets({partition: LATEST})[partition]
     if end == start:

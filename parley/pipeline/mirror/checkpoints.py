@@ -50,8 +50,8 @@ def new_checkpoints(
 def to_commit(
     checkpoints: Iterable[Checkpoint], state: str, committed: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed]:
-    """Return the offsets to commit for one group on the target. ``state`` and ``committed`` are the group's state and
-    offsets there.
+    """Return the offsets to commit for one group on the target; empty if the group has members there. ``state`` and
+    ``committed`` are the group's state and offsets on the target.
     """
     if state not in EMPTY_STATES:
         return {}

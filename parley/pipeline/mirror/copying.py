@@ -146,7 +146,7 @@ def _copy(wanted: Range, done: Copied) -> None:
 
 
 def cut_at(found: Tail, anchor: Anchor) -> int | None:
-    """Return the offset up to which the target still has all copied records; None if it has lost none."""
+    """Return the offset in the target up to which it still has all copied records; None if no copied record is lost."""
     if found.end >= anchor.downstream and found.count_since(anchor.sequence) >= 0:
         return None
     return 0 if found.last is None else found.last + 1
@@ -189,7 +189,9 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
 
 
 def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
-    """Return True if the source's records up to ``last`` equal the copied records in the target, in the same order."""
+    """Return True if the source's records up to ``last`` equal the copied records in the target, in the same order.
+    Raises KafkaError.
+    """
     there = _written(wanted, start, found)
     for fetched in shared_cluster(wanted.source).fetch(wanted.partition, start.upstream, last + 1, wanted.isolation):
         for pos, _ in visible(fetched, start.upstream, last + 1):
@@ -200,7 +202,7 @@ def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
 
 
 def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
-    """Yield the records in the target that were copied after the anchor was recorded."""
+    """Yield the records in the target that were copied after the anchor was recorded. Raises KafkaError."""
     for fetched in shared_cluster(wanted.target).fetch(wanted.remote, start.downstream, found.end):
         for pos, header in headers(fetched.records):
             if header.base_offset < found.end and written_by(start.producer, header):

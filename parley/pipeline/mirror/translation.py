@@ -46,7 +46,7 @@ class Translation:
 
     @property
     def latest(self) -> tuple[int, int] | None:
-        """The upstream and downstream offsets of the last sync."""
+        """The upstream and downstream offsets of the last sync; None if there is none."""
         if not self._runs:
             return None
         run = self._runs[-1]
@@ -105,7 +105,7 @@ class Translations:
         self._of[sync.topic, sync.partition].add(sync.upstream, sync.downstream)
 
     def latest(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """Return the upstream and downstream offsets of a partition's last sync."""
+        """Return the upstream and downstream offsets of a partition's last sync; None if there is none."""
         found = self._of.get((topic, partition))
         return None if found is None else found.latest
 

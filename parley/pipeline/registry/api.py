@@ -73,7 +73,7 @@ class Call:
         return _subject(self.parts.get("subject", ""))
 
     def version(self) -> int | None:
-        """Return the version in the path; None means the latest. Raises RegistryError (42202)."""
+        """Return the version in the path; None means the latest. Raises RegistryError (42202) for anything else."""
         text = self.parts["version"]
         if text in _LATEST:
             return None
@@ -109,7 +109,9 @@ class Call:
             raise invalid_schema(error) from None
 
     def number(self, name: str) -> int | None:
-        """Return a number in the body; None if it is missing or -1. Raises RegistryError (42201)."""
+        """Return a number in the body; None if it is missing or -1. Raises RegistryError (42201) if it is not between 0
+        and 2**31 - 1.
+        """
         given = self.object().get(name)
         if given in (None, -1):
             return None
@@ -386,7 +388,7 @@ def _optional(call: Call) -> str | None:
 
 def _page(found: Any, call: Call) -> Any:
     """Return the part of a list that ``offset`` and ``limit`` select. Anything else is returned unchanged. Raises
-    RegistryError (404).
+    RegistryError (404) if one of the two is not a number.
     """
     if not isinstance(found, list):
         return found

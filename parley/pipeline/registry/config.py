@@ -55,8 +55,9 @@ class RegistryConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """Parse the configuration. Raises ConfigError with all errors, one per line, and ServiceError for invalid
-        listeners."""
+        """Parse the configuration. Raises ConfigError, whose ``messages`` are all problems, and ServiceError for
+        invalid listeners.
+        """
         judged = REGISTRY.validate(given)
         problems = [error for one in judged for error in one.errors]
         try:

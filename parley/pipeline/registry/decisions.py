@@ -163,7 +163,7 @@ def register(
     """Add a version, unless the subject already has the schema. Without a configured level, ``default`` applies.
 
     ``number`` (the schema id) is given only in mode IMPORT. ``version``, if given, must be the next version, except in
-    that mode. Raises RegistryError: 409 if the schema is incompatible with earlier versions.
+    that mode. Raises RegistryError, for example 409 if the schema is incompatible with earlier versions.
     """
     mode = _writable(state, subject)
     if number is not None and mode != "IMPORT":
@@ -228,7 +228,11 @@ def _registered(version: Version) -> dict[str, Any]:
 
 
 def delete_version(state: State, subject: str, version: int | None, *, permanent: bool) -> Change:
-    """Delete a version; None means the latest. Softly, unless ``permanent`` is set."""
+    """Delete a version; None means the latest. The deletion is soft, unless ``permanent`` is set.
+
+    Raises RegistryError, for example 40407 if ``permanent`` is set for a version that is not softly deleted yet, or
+    42206 if another schema refers to the version.
+    """
     _writable(state, subject)
     every = state.versions(subject, deleted=True)
     if not every:
@@ -255,7 +259,12 @@ def delete_version(state: State, subject: str, version: int | None, *, permanent
 
 
 def delete_subject(state: State, subject: str, *, permanent: bool) -> Change:
-    """Delete all versions of a subject. Softly, with its configuration and mode, unless ``permanent`` is set."""
+    """Delete all versions of a subject. The deletion is soft, unless ``permanent`` is set, and also removes the
+    subject's configuration and mode.
+
+    Raises RegistryError, for example 40405 if ``permanent`` is set for a subject that is not softly deleted yet, or
+    42206 if another schema refers to a version.
+    """
     _writable(state, subject)
     every = state.versions(subject, deleted=True)
     active = [one for one in every if not one.is_deleted]

@@ -314,7 +314,9 @@ def _logical(node: Any) -> str:
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
-    """Return the function that encodes a value of the column. The function raises DoesNotFit and ValueError."""
+    """Return the function that encodes a value of the column. Raises BadSchema. The function raises ValueError if the
+    value does not fit the schema.
+    """
     import fastavro
 
     tree = _Tree(schema, load)

@@ -109,7 +109,7 @@ class Client:
         return int(self._call("register_schema", subject, _confluents(schema)))
 
     def look_up(self, subject: str, schema: Schema) -> int:
-        """Return the id of a schema that is a version of the subject."""
+        """Return the id of a schema that is a version of the subject. Raises RegistryRefused if it is not one."""
         return int(self._call("lookup_schema", subject, _confluents(schema)).schema_id)
 
     def _call(self, name: str, *arguments: Any) -> Any:

@@ -106,7 +106,8 @@ def column_type(schema: Schema, load: Loader, *, of_files: bool = False) -> pa.D
 def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
     """Return the function that reads JSON, from a position on, into the column of the ``wanted`` schema.
 
-    Raises BadSchema. The function raises ValueError.
+    JSON can be read without the schema with which it was written, so ``written`` is not used. Raises BadSchema. The
+    function raises ValueError.
     """
     found = parsed(wanted, load)
     convert = _column(found.schema, found.resolver)[1]

@@ -118,7 +118,7 @@ def no_references(reference: Reference) -> Schema:
 def closure(schema: Schema, load: Loader) -> dict[str, Schema]:
     """Return all schemas to which this one refers, directly or not, by name. Each follows those to which it refers.
 
-    Raises BadSchema if one is missing, or if there are too many.
+    Raises BadSchema if a schema is missing or of another type, if a reference is circular, or if there are too many.
     """
     found: dict[str, Schema] = {}
     open_names: list[str] = []

@@ -77,8 +77,8 @@ def column_type(schema: Schema, load: Loader) -> pa.DataType:
 
 
 def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
-    """Return the function that reads a message, which its position in the file precedes, into the column of the
-    ``wanted`` schema.
+    """Return the function that reads a message into the column of the ``wanted`` schema. The message follows its
+    position in the file (``place_of``).
 
     Raises BadSchema. The function raises ValueError.
     """

@@ -53,7 +53,7 @@ class Typed:
     id: int
 
     def read(self, values: Sequence[bytes | None], bad: Callable[[int, ValueError], None]) -> pa.Array:
-        """Return the column of these encoded values. Raises RegistryAway.
+        """Return the column of these encoded values. Raises RegistryAway, and what ``bad`` raises.
 
         Calls ``bad`` with the position of each value that cannot be read. If ``bad`` returns, the value becomes null.
         """
@@ -94,7 +94,9 @@ class Typed:
 
 @lru_cache(_CACHED)
 def column_type_of(settings: Settings, schema: Schema) -> pa.DataType:
-    """Return the result of ``column_type``, which is computed once for each schema."""
+    """Return the result of ``column_type``, which is computed once for each schema. Raises the errors of
+    ``column_type``.
+    """
     return column_type(settings, schema)
 
 

@@ -17,7 +17,7 @@ _CLIENT_AUTH: Final = "ssl.client.auth"
 def server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Listener]) -> ssl.SSLContext | None:
     """Return the context for listeners with TLS, from ``<prefix>ssl.*`` or ``ssl.*``; None if no listener uses TLS.
 
-    Raises ServiceError.
+    Raises ServiceError if the settings cannot be used.
     """
     if not any(one.is_tls for one in listeners):
         return None

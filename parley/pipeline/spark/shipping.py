@@ -85,7 +85,7 @@ def missing_module(error: BaseException) -> str | None:
 
 
 def package_zip(path: Path) -> Path:
-    """Write Parley's sources into a zip from which Python can import them."""
+    """Write Parley's sources into a zip from which Python can import them. Returns ``path``. Raises OSError."""
     root = Path(__file__).parents[3]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in _PACKAGES:

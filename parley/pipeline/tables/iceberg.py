@@ -63,7 +63,9 @@ class IcebergPlace:
 
 
 def opened(place: IcebergPlace) -> IcebergTable | None:
-    """Load the table as it is now. Returns None if the catalog does not contain it."""
+    """Load the table as it is now. Returns None if the catalog does not contain it. Raises the catalog's own errors
+    (see ``may_pass``).
+    """
     from pyiceberg.exceptions import NoSuchTableError
 
     try:
@@ -76,7 +78,7 @@ def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]
     """Create an empty table, unless another writer creates it first. Returns the table.
 
     ``divided_by`` are the partition columns, each with its transform: ``identity``, ``year``, ``month``, ``day`` or
-    ``hour``.
+    ``hour``. Raises the catalog's own errors (see ``may_pass``).
     """
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
     from pyiceberg.transforms import parse_transform
@@ -153,7 +155,7 @@ class IcebergTable:
         """Append rows, and store the offsets by application in the same commit. Columns that the table lacks are added
         to it.
 
-        Raises IcebergConflict.
+        Raises IcebergConflict, and the catalog's own errors (see ``may_pass``).
         """
         from parley.pipeline.tables.iceberg_nulls import keep_nulls
 
@@ -169,7 +171,7 @@ class IcebergTable:
         """Append Parquet files with this schema, which are already in place, and store the offsets by application in
         the same commit.
 
-        Raises IcebergConflict.
+        Raises IcebergConflict, and the catalog's own errors (see ``may_pass``).
         """
 
         def write(transaction: Transaction, summary: dict[str, str]) -> None:

@@ -32,5 +32,5 @@ class NullKeeping(library.ArrowProjectionVisitor):
 
 
 def keep_nulls() -> None:
-    """Make pyiceberg use this conversion in the whole process, for writing and for reading."""
+    """Make pyiceberg use ``NullKeeping`` in the whole process, for writing and for reading."""
     library.ArrowProjectionVisitor = NullKeeping  # type: ignore[misc]

@@ -33,7 +33,9 @@ def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
 
 
 def packed(value: Any) -> bytes:
-    """Return a value as JSON without white space, in UTF-8."""
+    """Return a value as JSON without white space, in UTF-8. Raises TypeError or ValueError if the value has no JSON
+    form.
+    """
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -48,7 +48,9 @@ class Fractions(Enum):
 
 
 def type_of(value: Any, fractions: Fractions = Fractions.DOUBLE) -> Any:
-    """Return the type of a new column for a value. Raises DoesNotFit if there is none."""
+    """Return the type of a new column for a value. Raises DoesNotFit if there is none. ``fractions`` is as in
+    ``widened``.
+    """
     match value:
         case None:
             return UNKNOWN
@@ -80,8 +82,8 @@ def type_of(value: Any, fractions: Fractions = Fractions.DOUBLE) -> Any:
 def widened(kind: Any, value: Any, declared: Any = None, fractions: Fractions = Fractions.DOUBLE) -> Any:
     """Return the type that a column of ``kind`` needs for the value. It is ``kind`` if the value fits.
 
-    ``declared`` is the type that the value's schema declares; None without a schema. Raises DoesNotFit if there is no
-    such type.
+    ``declared`` is the type that the value's schema declares; None without a schema. ``fractions`` is the type that a
+    column of integers gets for a double with a fraction. Raises DoesNotFit if there is no such type.
     """
     found = _widened(kind, value, declared, fractions)
     if not fits(value, found):

@@ -397,7 +397,10 @@ def _source(record: SinkRecord) -> dict[str, Any]:
 
 
 def _key_text(key: Any) -> str | None:
-    """Return a key as text: text unchanged, bytes decoded as UTF-8, anything else as JSON."""
+    """Return a key as text: text unchanged, bytes decoded as UTF-8, anything else as JSON; None for None.
+
+    Raises ValueError if bytes are not UTF-8, or if JSON has no form for the key.
+    """
     if key is None or isinstance(key, str):
         return key
     if isinstance(key, bytes):

@@ -65,7 +65,8 @@ def _scan(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 def _converted(table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table with new types for the columns in ``kinds``. Raises ConnectError.
 
-    A separate thread reads them: the library consumes the batches in its own thread, from which it cannot be called.
+    A separate thread reads them: the library consumes the batches in its own thread, in which its functions must not be
+    called.
     """
     with ThreadPoolExecutor(1) as reading:
         batches = reading.submit(_scan, table, schema.names).result()

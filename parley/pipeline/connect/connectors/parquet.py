@@ -111,7 +111,7 @@ class ParquetSinkTask(RangeTask):
             raise RetriableError(f"{path} cannot be written: {error}") from error
 
     def _content(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> pa.Buffer | None:
-        """Return the content of the file; None if all records are refused.
+        """Return the content of the file; None if all records are refused. Raises ConnectError.
 
         It is complete before the file is opened, because a store may finish an object that its writer has abandoned.
         """

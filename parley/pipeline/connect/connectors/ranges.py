@@ -42,7 +42,7 @@ def range_keys(target: str, doc: str) -> ConfigDef:
 
 
 def table_keys(target: str, doc: str) -> ConfigDef:
-    """Return the configs of ``TableTask``, including those of ``range_keys``, with the same arguments."""
+    """Return the configs of ``TableTask``: those that ``range_keys`` returns for the same arguments, and its own."""
     return (
         range_keys(target, doc)
         .define("partition.columns", LIST, [])
@@ -77,7 +77,9 @@ class RangeTask(ExactlyOnceSinkTask):
             self.write_range(offsets, records)
 
     def _rows(self, records: Sequence[SinkRecord], columns: Columns) -> pa.Table:
-        """Return the records as a table of these columns, without refused records."""
+        """Return the records as a table of these columns, without refused records. Raises DataError, also for a refused
+        record if the task has no reporter for such records.
+        """
         return table_of(records, columns, refusing(self), with_source=self._with_source)
 
 

@@ -28,11 +28,13 @@ class Converter(ABC):
 
     @abstractmethod
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """Encode a value for a topic. Raises DataError."""
+        """Encode a value for a topic. Returns None for a record without this key or value. Raises DataError."""
 
     @abstractmethod
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        """Decode bytes from a topic to a value and its schema. Raises DataError."""
+        """Decode bytes from a topic to a value and its schema. ``data`` is None if the record has no such key or value.
+        Raises DataError.
+        """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release all resources."""
@@ -50,11 +52,11 @@ class HeaderConverter(ABC):
 
     @abstractmethod
     def from_header(self, topic: str, header: Header) -> bytes | None:
-        """Encode the value of a record's header. Raises DataError."""
+        """Encode the value of a record's header. Returns None for null. Raises DataError."""
 
     @abstractmethod
     def to_header(self, topic: str, key: str, data: bytes | None) -> Header:
-        """Decode a record's header to its value and schema. Raises DataError."""
+        """Decode a record's header to its value and schema. ``data`` is None for null. Raises DataError."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release all resources."""

@@ -135,7 +135,7 @@ class JsonConverter(ConverterOfBoth):
         return base64.b64encode(primitive).decode() if isinstance(primitive, bytes) else primitive
 
     def _plain(self, value: Any) -> Any:
-        """Convert a value without a schema, by its Python class."""
+        """Convert a value without a schema, by its Python class. Raises DataError."""
         match value:
             case bool() | int() | str():
                 return value
@@ -255,7 +255,7 @@ def _float_of(given: Decimal | int | str) -> float:
 
 
 def _bytes_of(schema: Schema, given: Any) -> Any:
-    """Decode bytes from base64, or return the decimal if it was written as a number."""
+    """Decode bytes from base64, or return the decimal if it was written as a number. Raises DataError."""
     if schema.name == LogicalType.DECIMAL and isinstance(given, int | Decimal) and not isinstance(given, bool):
         try:
             return Decimal(given).quantize(

@@ -102,7 +102,9 @@ class Following:
         self._running, self._share, self._fencing = running, share, fencing
 
     async def start(self) -> None:
-        """Read the log of configurations to its end, and follow it from then on."""
+        """Read the log of configurations to its end, and follow it from then on. Raises ConnectError if the log's topic
+        cannot be used.
+        """
         await self._configs.start(self._on_change)
         state = self._configs.state
         self._counts = {name: len(state.tasks.get(name, ())) for name in state.connectors}

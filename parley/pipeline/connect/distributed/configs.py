@@ -219,7 +219,9 @@ class ConfigStore:
         self._on_change: Callable[[Changed], None] | None = None
 
     async def start(self, on_change: Callable[[Changed], None]) -> None:
-        """Read the log to its end, and follow it. Calls ``on_change`` only with later changes, in order."""
+        """Read the log to its end, and follow it. Calls ``on_change`` only with later changes, in order. Raises
+        ConnectError if the log's topic cannot be used.
+        """
         await self._log.start(self._take)
         self._on_change = on_change
 

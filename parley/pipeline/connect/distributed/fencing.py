@@ -37,7 +37,8 @@ class Fencing:
         self._rounds: dict[str, asyncio.Lock] = {}
 
     async def round(self, name: str) -> None:
-        """Fence all tasks of the connector except those of the current commit.
+        """Fence all tasks of the connector except those of the current commit. Does nothing if that has been done since
+        the commit.
 
         Raises NotFound if the connector is deleted, Rebalancing if tasks are committed meanwhile, KafkaError, and
         ConnectError.

@@ -466,8 +466,8 @@ class Herder:
         return list(keys.values())
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> ConfigInfos:
-        """Check a configuration. Returns every key with its value and its errors. Raises BadRequest if there is no such
-        class.
+        """Check a configuration. Returns every key with its value and its errors. Raises BadRequest if ``config`` names
+        no ``connector.class``, or if there is no class ``plugin``.
         """
         if not config.get("connector.class"):
             raise _no_class(config)

@@ -126,7 +126,9 @@ class Running:
         await asyncio.gather(*(self._stop_in_time(name, work) for name in names))
 
     async def stop_tasks_of(self, name: str) -> None:
-        """Stop a connector's tasks here, and wait until their last offsets are committed."""
+        """Stop a connector's tasks here. Returns when their last offsets are committed, or when the tasks are
+        abandoned.
+        """
         await self.stop(Work(tasks=frozenset(task for task in self.work.tasks if task.connector == name)))
 
     async def _stop_in_time(self, name: str, work: Work) -> None:
@@ -152,7 +154,7 @@ class Running:
         await self.start(again)
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
-        """Pause, stop or resume a connector and its tasks."""
+        """Pause, stop or resume the connector and its tasks, as far as they run here."""
         if name in self.work.connectors or any(task.connector == name for task in self.work.tasks):
             await self._in_turn(name, in_thread, self._worker.set_target_state, name, target)
 

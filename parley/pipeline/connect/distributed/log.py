@@ -60,7 +60,9 @@ class Log(ABC):
 
     @abstractmethod
     async def start(self, on_record: OnRecord) -> None:
-        """Read all existing records, and follow the log from then on. Calls ``on_record`` with each record."""
+        """Read all existing records, and follow the log from then on. Calls ``on_record`` with each record. Raises
+        ConnectError if the log cannot be used.
+        """
 
     @abstractmethod
     async def stop(self) -> None:
@@ -116,7 +118,8 @@ class TopicLog(Log):
         self._on_aborted: OnRecord | None = None
 
     async def start(self, on_record: OnRecord, on_aborted: OnRecord | None = None) -> None:
-        """Like ``Log.start``. ``on_aborted`` gets the records of aborted transactions that are still in the topic.
+        """Read all existing records, and follow the topic from then on. Calls ``on_record`` with each record, and
+        ``on_aborted`` with the records of aborted transactions that are still in the topic.
 
         Raises ConnectError if the topic cannot be created, or does not meet the requirements.
         """

@@ -77,12 +77,12 @@ class Member(Protocol):
         """Return the assignment of each member. Called only if this worker leads.
 
         ``members`` contains the members' states by member id, including this worker's, whose member id is ``leader``.
-        ``version`` is that of the protocol.
+        ``version`` is the protocol's version.
         """
         ...
 
     async def on_assigned(self, assignment: Assignment, member_id: str, generation: int, version: int) -> None:
-        """Accept this worker's assignment in a new generation. ``version`` is that of the protocol."""
+        """Accept this worker's assignment in a new generation. ``version`` is the protocol's version."""
         ...
 
     async def on_lost(self) -> None:

@@ -31,9 +31,10 @@ T = TypeVar("T")
 class TopicOffsetStore(OffsetStore):
     """Offsets in a log that belongs to ``loop``. Any thread except the loop's may call the methods.
 
-    ``open_log`` opens the log of another topic, given the connection to its cluster and its name. If this is the store
-    of a connector's own topic, ``workers`` is the store of the worker's topic: it supplies offsets that the connector's
-    topic lacks.
+    The methods raise ConnectError if the topic cannot be read or written; the error is a RetriableError if the cause
+    may be temporary, for example if there is no response in time. ``open_log`` opens the log of another topic, given
+    the connection to its cluster and its name. If this is the store of a connector's own topic, ``workers`` is the
+    store of the worker's topic: it supplies offsets that the connector's topic lacks.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class TopicOffsetStore(OffsetStore):
             return known
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """Return the offset of each partition (``OffsetStore.get``), including those that other workers have stored."""
+        """Return the offset of each partition, or None (``OffsetStore.get``). Includes the offsets that other workers
+        have stored.
+        """
         self._run(self._log.read_to_end)
         own = super().get(connector, partitions)
         if self._workers is None:
@@ -106,8 +109,8 @@ class TopicOffsetStore(OffsetStore):
             self._run(lambda: self._log.send(records))
 
     def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """Return the offsets as records of the topic, in pairs of key and value. The caller writes them, for example in
-        a transaction.
+        """Return the offsets as records of the topic, in pairs of key and value; the value is None to delete an offset.
+        The caller writes them, for example in a transaction.
         """
         with self._lock:
             keys = [(key_of(connector, partition), offset) for partition, offset in offsets]

@@ -60,7 +60,8 @@ class _Parts:
 async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
     """Run a worker of a group. Yields its herder, and the advertised URL of its REST API.
 
-    Raises ConnectError if it cannot start. If the worker cannot continue, it cancels the body of ``with`` and raises.
+    Raises ConnectError if it cannot start. If the worker cannot continue, the body of ``with`` is cancelled, and the
+    worker's error is raised.
     """
     client_id = config["client.id"] or f"connect-{config['group.id']}"
     security = config.security.read()

@@ -44,7 +44,9 @@ class StatusStore:
         """The topics that each connector uses, each with the first task that used it."""
 
     async def start(self) -> None:
-        """Read the log to its end, and follow it from then on."""
+        """Read the log to its end, and follow it from then on. Raises ConnectError if the log's topic is not usable,
+        for example because it cannot be created.
+        """
         await self._log.start(self._take)
 
     async def stop(self) -> None:

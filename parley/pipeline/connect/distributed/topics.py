@@ -35,7 +35,9 @@ class TopicPlan:
 
 
 async def prepare(client: Client, plan: TopicPlan) -> int:
-    """Create the topic if it is missing, and return its number of partitions. Raises ConnectError."""
+    """Create the topic if it is missing, and return its number of partitions. Raises ConnectError if that fails, or if
+    an existing topic has several partitions instead of one, or another ``cleanup.policy`` than ``compact``.
+    """
     try:
         count = await _partitions(client, plan)
         if count is None:

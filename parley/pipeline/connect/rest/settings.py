@@ -41,8 +41,8 @@ class RestSettings:
 
     @classmethod
     def of(cls, config: WorkerConfig) -> Self:
-        """Read the settings and the files that they name (so this blocks). Raises ConnectError or ServiceError if the
-        worker cannot serve them.
+        """Read the settings and the files that they name (so this blocks). Raises ServiceError, for example
+        ConnectError, if a setting or a file cannot be used.
         """
         listeners = parse_listeners(",".join(config["listeners"]))
         admin = config["admin.listeners"]

@@ -75,8 +75,8 @@ class Guard:
         self._store().store(self._spec.id.connector, offsets)
 
     def encoded(self, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """Return source offsets as records of their topic, in pairs of key and value. Raises ConnectError if the task
-        has been abandoned.
+        """Return source offsets as records of their topic, in pairs of key and value; the value is None to delete an
+        offset. Raises ConnectError if the task has been abandoned.
         """
         self.check()
         return cast(TopicOffsetStore, self._store()).encoded(self._spec.id.connector, offsets)

@@ -263,7 +263,7 @@ class SinkRun:
 
     def _go_to(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue from these offsets. Drops the records of these partitions that wait, and the batch that waits for
-        another put.
+        another put. Raises ConnectError if a partition is not assigned to the task.
         """
         for partition, offset in {**self._take_back(), **offsets}.items():
             held = self._held.get(partition)
@@ -294,7 +294,9 @@ class SinkRun:
     # Records.
 
     def _receive(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` for fetched batches. Then take what is available, up to ``max.poll.records``."""
+        """Wait up to ``wait_s`` for fetched batches. Then take what is available, up to ``max.poll.records``. Raises
+        KafkaError and ConnectError.
+        """
         while (found := self.inbox.take(wait_s)) is not None:
             subscription, fetched = found
             wait_s = 0.0

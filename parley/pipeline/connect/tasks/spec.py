@@ -42,7 +42,7 @@ class TaskSpec:
     exactly_once: ExactlyOnce | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the keys that all connectors have, as typed values. Raises ConfigError."""
+        """Return the typed values of the keys that all sinks have, or all sources. Raises ConfigError."""
         return (SINK if self.is_sink else SOURCE).parse(self.connector_config)
 
 
@@ -86,7 +86,9 @@ class ClientSettings:
 
     @classmethod
     def of(cls, kind: str, worker: WorkerConfig, connector: Mapping[str, str]) -> ClientSettings:
-        """Read the settings. ``kind`` is producer or consumer. ``connector`` is the connector's configuration."""
+        """Read the settings. ``kind`` is producer or consumer. ``connector`` is the connector's configuration. Raises
+        ConfigError if the connector sets a token endpoint, which only the worker may set.
+        """
         own = with_prefix(connector, f"{kind}.override.")
         given = {**worker.with_prefix(f"{kind}."), **own}
         if own.get(_TOKEN_ENDPOINT, "") not in ("", worker.given.get(_TOKEN_ENDPOINT, "")):
@@ -96,7 +98,9 @@ class ClientSettings:
         return cls(given, SecurityProperties.of({**base, **own}))
 
     def connection(self, worker: WorkerConfig, client_id: str) -> Connection:
-        """Return the connection to the cluster: the worker's, with these settings in place of the worker's own."""
+        """Return the connection to the cluster: the worker's, with these settings in place of the worker's own. Raises
+        ValueError if ``bootstrap.servers`` is malformed.
+        """
         return Connection(
             security=self.security,
             bootstrap=self.given.get("bootstrap.servers", worker.bootstrap),

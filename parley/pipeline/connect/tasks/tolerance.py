@@ -102,7 +102,7 @@ class Tolerance:
     def failed(self, stage: Stage, of: object, error: BaseException, record: object) -> LeftOut:
         """Log a failure, send the record to the dead letter topic, and return the exception that skips the record.
 
-        Raises ConnectError if the failure is not tolerated.
+        Raises ConnectError if the failure is not tolerated, and what ``send_dead`` raises.
         """
         self._log_failure(stage, of, error, record)
         if self.settings["errors.tolerance"] != "all":

@@ -96,7 +96,7 @@ class TransactionWriter:
             self._add(_rows(records), None)
 
     def write_keyed(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Add pairs of key and value to the transaction, each to the partition of its key."""
+        """Add pairs of key and value, at least one, to the transaction, each to the partition of its key."""
         keys, values = zip(*records, strict=True)
         columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
         self._add(pa.RecordBatch.from_pydict(columns), topic)
@@ -152,7 +152,9 @@ def _compression(name: str) -> Compression:
 def create_topic(
     cluster: Cluster, name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None = None
 ) -> None:
-    """Create a topic if it is missing. Raises ConnectError with the broker's reason."""
+    """Create a topic if it is missing. With -1 partitions or replicas, the broker's default applies. Raises
+    ConnectError with the broker's reason.
+    """
     kind = CreateTopicsRequest
     settings = [kind.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
     topic = kind.CreatableTopic(

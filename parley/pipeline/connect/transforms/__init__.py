@@ -112,7 +112,7 @@ def read(value: Struct, field: Field, config: Mapping[str, Any]) -> Any:
 
 
 def struct_like(schema: Schema, fields: Mapping[str, Schema]) -> Schema:
-    """Return the schema with other fields and without a default, otherwise unchanged."""
+    """Return the schema with these fields in place of its own, and without a default. All else stays the same."""
     placed = tuple(Field(name, index, one) for index, (name, one) in enumerate(fields.items()))
     return replace(schema, fields=placed, default=None)
 

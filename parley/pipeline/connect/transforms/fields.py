@@ -175,7 +175,9 @@ class ReplaceField(KeyOrValue):
 
 
 def field_path(text: str, version: str) -> list[str]:
-    """Return the path to a field (KIP-821). In V2 dots separate the names, and backticks enclose names with dots."""
+    """Return the names on the path to a field (KIP-821). In V2, dots separate the names, and backticks enclose names
+    with dots; in V1, the text is a single name. Raises ConfigError if a backtick is not closed.
+    """
     if version.upper() != "V2":
         return [text]
     steps, rest = [], text

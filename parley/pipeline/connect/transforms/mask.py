@@ -51,7 +51,7 @@ class MaskField(KeyOrValue):
         return self.changed(record, schema, made)
 
     def _mask_typed(self, field: Field, value: Any) -> Any:
-        """Return a masked value that is valid for the field's schema."""
+        """Return a masked value that is valid for the field's schema. Raises DataError."""
         masked = self._mask(value)
         kind = field.schema.type
         if field.schema.name == LogicalType.DECIMAL and isinstance(masked, Decimal):

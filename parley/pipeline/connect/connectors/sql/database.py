@@ -85,7 +85,9 @@ def _one(value: str | tuple[str, ...] | None) -> str | None:
 
 
 def failed(error: sa.exc.SQLAlchemyError, doing: str) -> ConnectError:
-    """Return the error to raise for a database error: a RetriableError if the connection may be the cause."""
+    """Return the error to raise for a database error: a RetriableError if the connection may be the cause, otherwise a
+    ConnectError. ``doing`` is the beginning of its message.
+    """
     text = f"{doing}: {getattr(error, 'orig', None) or error}"
     is_passing = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
     return RetriableError(text) if is_passing else ConnectError(text)

@@ -233,7 +233,9 @@ def _schema_of(schema: Schema | None, name: str) -> Schema | None:
 
 
 def _time_of(seen: Mapping[str, Any]) -> dt.datetime | None:
-    """Return the time of an offset, from its milliseconds and, if present, its nanoseconds within the second."""
+    """Return the time of an offset, from its milliseconds and, if present, its nanoseconds within the second; None if
+    the offset has no time.
+    """
     if seen.get(_TIMESTAMP) is None:
         return None
     micros = int(seen.get(_NANOS, seen[_TIMESTAMP] % 1000 * 1_000_000)) // 1000

@@ -81,7 +81,7 @@ def reflected(connection: sa.Connection, name: str) -> sa.Table:
 
 
 def locked(connection: sa.Connection, name: str, *, alone: bool) -> sa.Table | None:
-    """Return the table, locked until the transaction ends; None if there is no such table.
+    """Return the table, locked until the transaction ends; None if there is no such table. Raises SQLAlchemyError.
 
     No other transaction can change its columns. If ``alone`` is true, none can write to it either. SQLite needs no
     lock: it lets only one connection write, and this connection has already written.
@@ -128,7 +128,11 @@ def add_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, 
 
 
 def widen_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, Any]) -> None:
-    """Change columns to wider Arrow types that hold all their values. Raises ConnectError."""
+    """Change columns to wider Arrow types that hold all their values.
+
+    Raises ConnectError if the database cannot widen a column, and SQLAlchemy's OperationalError if the connection may
+    be the cause.
+    """
     statements = _WIDENING.get(connection.dialect.name)
     if kinds and statements is None:
         raise ConnectError(
