@@ -23,6 +23,7 @@ class LoopThread:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
+        self._ended: Future[None] = Future()
 
     def start(self) -> None:
         """Start the thread, and wait until ``begin`` is done. Raises the errors of ``begin``."""
@@ -35,19 +36,20 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self) -> None:
-        """Run ``end``, and wait for the thread to end. An error of ``end`` is raised in the thread, not here."""
+        """Run ``end``, and wait for the thread to end. Raises the errors of ``end``."""
         if self._thread.is_alive():
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
+        self._ended.result()
 
     def _run(self) -> None:
         try:
             uvloop.run(self._live())
         except BaseException as error:
-            if self._started.done():
-                raise
-            self._started.set_exception(error)
+            (self._ended if self._started.done() else self._started).set_exception(error)
+        else:
+            self._ended.set_result(None)
 
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()

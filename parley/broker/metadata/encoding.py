@@ -266,7 +266,7 @@ def changes_from_bytes(data: bytes | memoryview) -> tuple[Change, ...]:
     """Return the changes that ``changes_to_bytes`` encoded. Raises ValueError if the bytes are not such an encoding."""
     try:
         return tuple(_to_change(*value) for value in json.loads(bytes(data)))
-    except (KeyError, TypeError, IndexError) as wrong:
+    except (KeyError, TypeError, IndexError, AttributeError) as wrong:
         raise ValueError(f"malformed metadata changes: {wrong!r}") from wrong
 
 

@@ -79,8 +79,9 @@ def load_selector(name: str | None) -> ReplicaSelector | None:
     module, _, cls = name.rpartition(".")
     try:
         made: ReplicaSelector = getattr(import_module(module), cls)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError([Problem(_KEY, name, f"a class that can be loaded: {error}")]) from error
+    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
+        allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
+        raise ConfigError([Problem(_KEY, name, allowed)]) from error
     if not callable(getattr(made, "select", None)):
         raise ConfigError([Problem(_KEY, name, "a class with a method select")])
     return made

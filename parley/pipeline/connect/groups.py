@@ -52,7 +52,10 @@ def commit(
 
 
 def forget(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
-    """Delete the group's offsets of these partitions. Partitions without offsets are ignored."""
+    """Delete the group's offsets of these partitions. Partitions without offsets are ignored.
+
+    Raises KafkaError(GROUP_SUBSCRIBED_TO_TOPIC) if the group has a member that subscribes to one of the topics.
+    """
     kind = OffsetDeleteRequest
     topics: dict[str, Any] = {}
     for name, index in partitions:
@@ -62,8 +65,14 @@ def forget(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -
     async def ask(client: Client) -> None:
         request = kind(group_id=group, topics=list(topics.values()))
         answer = await client.send(request, node=await client.coordinator(group))
-        if answer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            check_code(answer.error_code, f"deleting offsets of group {group}")
+        if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return
+        check_code(answer.error_code, f"deleting offsets of group {group}")
+        for topic in answer.topics:
+            for each in topic.partitions:
+                if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    place = f"{topic.name}-{each.partition_index}"
+                    check_code(each.error_code, f"deleting the offset of {place} of group {group}")
 
     if topics:
         cluster.retry(ask)

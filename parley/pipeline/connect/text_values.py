@@ -74,7 +74,7 @@ def parse(text: str | None) -> SchemaAndValue:
 def _number(text: str) -> SchemaAndValue | None:
     if _NUMBER.fullmatch(text):
         number = int(text)
-        return SchemaAndValue(_narrowest(number), number if abs(number) < 1 << 63 else Decimal(number))
+        return SchemaAndValue(_narrowest(number), number if -(1 << 63) <= number < 1 << 63 else Decimal(number))
     if _FRACTION.fullmatch(text):
         return SchemaAndValue(data.FLOAT64, float(text))
     return None

@@ -39,7 +39,7 @@ from parley.pipeline.load.files import DELTA_LOG, EXTENSIONS, OURS, data_files, 
 from parley.pipeline.load.manifest import LoadConflict, named_files, write_new
 from parley.pipeline.load.ranges import range_of
 from parley.pipeline.load.spark_tasks import run_tasks
-from parley.pipeline.load.value_reading import jsonable, moment
+from parley.pipeline.load.value_reading import NOT_FITTING, jsonable, moment
 from parley.pipeline.mirror.appending import Appender, Batch, Overtaken, new_producer, tail
 from parley.pipeline.values.json_text import dumps
 from parley.protocol.records.batch import build
@@ -323,7 +323,7 @@ def _records(task: SendTask) -> Iterator[Record]:
         if own is not None and own != task.partition.partition:
             continue
         for row in _rows(system, f"{root}/{path}", task.format):
-            record = _record(row, task.base64)
+            record = _checked_record(row, task.base64, path)
             partition = own if own is not None else _partition(row, record.key, number, task.partitions)
             if partition == task.partition.partition:
                 yield record
@@ -369,6 +369,14 @@ def _partition(row: dict[str, Any], key: bytes | None, file_number: int, partiti
 
 def _named(row: dict[str, Any], name: str) -> Any:
     return row[name] if name in row else row.get(f"_{name}")
+
+
+def _checked_record(row: dict[str, Any], as_base64: bool, path: str) -> Record:
+    """Return the record that a row describes. Raises BadRecord, which names the file, if a field has a wrong form."""
+    try:
+        return _record(row, as_base64)
+    except NOT_FITTING as error:
+        raise BadRecord(f"{path} has a row with an invalid timestamp or invalid headers: {error!r}") from None
 
 
 def _record(row: dict[str, Any], as_base64: bool) -> Record:

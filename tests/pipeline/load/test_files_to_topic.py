@@ -159,6 +159,15 @@ def test_a_file_with_invalid_base64_is_not_sent(kafka_broker: KafkaBroker, tmp_p
         send_files(settings, in_process)
 
 
+@pytest.mark.parametrize("field", ["timestamp", "headers"])
+def test_a_row_with_a_malformed_field_names_its_file(kafka_broker: KafkaBroker, tmp_path: Path, field: str) -> None:
+    topic = create(kafka_broker.bootstrap_servers, f"malformed-{field}")
+    pa_parquet.write_table(pa.table({"value": ["a"], field: ["not one"]}), tmp_path / "x.parquet")
+    settings = SendSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet")
+    with pytest.raises(BadRecord, match=r"x\.parquet has a row with an invalid timestamp or invalid headers"):
+        send_files(settings, in_process)
+
+
 def test_a_folder_without_files_is_said(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic = create(kafka_broker.bootstrap_servers, "without-files")
     with pytest.raises(ValueError, match="contains no parquet files"):

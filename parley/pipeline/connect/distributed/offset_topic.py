@@ -139,7 +139,7 @@ class TopicOffsetStore(OffsetStore):
             raise RetriableError(f"the offsets topic did not respond within {_STORE_SECONDS:g} s") from None
         except KafkaError as error:
             kind = RetriableError if error.code.retriable else ConnectError
-            raise kind(f"offsets cannot be stored: {error}") from error
+            raise kind(f"the offsets topic cannot be used: {error}") from error
 
 
 def _value(offset: Mapping[str, Any] | None) -> bytes | None:

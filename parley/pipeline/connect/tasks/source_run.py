@@ -11,13 +11,13 @@ Rules:
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from parley.pipeline.client.cluster import Cluster
 from parley.pipeline.connect.connector import SourceTask, TransactionContext
-from parley.pipeline.connect.errors import ConnectError, RetriableError
+from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
+from parley.pipeline.connect.java_notation import java_pattern
 from parley.pipeline.connect.offset_stores import ConnectorOffsets, key_of
 from parley.pipeline.connect.records import SourceRecord
 from parley.pipeline.connect.tasks.conversion import Conversion, Outgoing
@@ -183,8 +183,8 @@ class TopicMaker:
         if group is None:
             return
         settings = {**self._of("default"), **self._of(group)}
-        partitions = int(settings.pop("partitions", "-1"))
-        replicas = int(settings.pop("replication.factor", "-1"))
+        partitions = _whole_number(settings, group, "partitions")
+        replicas = _whole_number(settings, group, "replication.factor")
         settings.pop("include", None)
         settings.pop("exclude", None)
         create_topic(self._cluster, topic, partitions, replicas, settings)
@@ -196,6 +196,20 @@ class TopicMaker:
     def _takes(self, group: str, topic: str) -> bool:
         if group == "default":
             return True
-        settings = self._of(group)
-        included = any(re.fullmatch(one.strip(), topic) for one in settings.get("include", "").split(",") if one)
-        return included and not any(re.fullmatch(one.strip(), topic) for one in settings.get("exclude", "").split(","))
+        return self._matches(group, "include", topic) and not self._matches(group, "exclude", topic)
+
+    def _matches(self, group: str, kind: str, topic: str) -> bool:
+        """Return True if one of the group's regular expressions of this kind matches the topic."""
+        key = f"topic.creation.{group}.{kind}"
+        patterns = [one.strip() for one in self._config.get(key, "").split(",") if one.strip()]
+        return any(java_pattern(pattern, key).fullmatch(topic) for pattern in patterns)
+
+
+def _whole_number(settings: dict[str, str], group: str, name: str) -> int:
+    """Remove a setting, and return its number; -1, the broker's default, if it is missing. Raises ConfigError."""
+    text = settings.pop(name, "-1")
+    try:
+        return int(text)
+    except ValueError:
+        key = f"topic.creation.{group}.{name}"
+        raise ConfigError(f"Invalid value {text} for configuration {key}: Not a number of type INT") from None

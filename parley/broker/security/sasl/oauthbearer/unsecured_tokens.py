@@ -59,8 +59,10 @@ class UnsecuredVerifier:
 
 def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
     """Return the scopes in a claim, which is a list or a string separated by spaces. Returns an empty set if the claim
-    is missing. Raises TypeError if the claim has another type."""
+    is missing. Raises TokenRefused if the claim has another type."""
     scopes = claims.get(claim, "")
+    if not isinstance(scopes, str | list):
+        raise TokenRefused(f"the claim {claim} is neither a string nor a list")
     return frozenset(scopes.split() if isinstance(scopes, str) else map(str, scopes))
 
 

@@ -501,6 +501,8 @@ async def test_an_unsecured_token_may_need_a_scope() -> None:
     assert await accepted(bearer.begin(), _bare(scope=["b", "a"], exp=WALL_MS / 1000 - 1))
     reply = await evaluated(bearer.begin(), message(_bare(scope="a")))
     assert json.loads(reply.token) == {"status": "insufficient_scope", "scope": "a b"}
+    reply = await evaluated(bearer.begin(), message(_bare(scope=5)))
+    assert json.loads(reply.token) == {"status": "invalid_token"}
 
 
 def test_unsecured_options_contradict_the_issuers_keys() -> None:
