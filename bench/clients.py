@@ -10,18 +10,19 @@ from contextlib import contextmanager
 from typing import Any
 
 CLIENT_S = 300.0
-"""The time that a client may take."""
+"""The time that a client may take, in seconds."""
 
 
 def run_client(module: str, *words: object) -> Any:
-    """Run a program of ``bench``, and return the JSON object of its last line. Raises ``RuntimeError`` if it fails."""
+    """Run a program of ``bench``, and return the JSON object of its last line. Raises ``RuntimeError`` if it fails, and
+    ``TimeoutExpired`` if it takes longer than ``CLIENT_S``."""
     with client(module, *words) as running:
         return outcome(running)
 
 
 @contextmanager
 def client(module: str, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a program of ``bench`` inside the context, and end it afterwards if it still runs."""
+    """Run a program of ``bench`` inside the context, and yield its process. Kills it afterwards if it still runs."""
     command = [sys.executable, "-m", module, *map(str, words)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -33,7 +34,7 @@ def client(module: str, *words: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_until_begun(process: subprocess.Popen[str]) -> None:
-    """Wait until the program has printed its first line. Raises ``RuntimeError`` if it fails before."""
+    """Wait until the program has printed its first line, ``begun``. Raises ``RuntimeError`` if it fails before that."""
     assert process.stdout is not None
     if process.stdout.readline() != "begun\n":
         outcome(process)
@@ -41,7 +42,8 @@ def wait_until_begun(process: subprocess.Popen[str]) -> None:
 
 
 def outcome(process: subprocess.Popen[str], line: str = "") -> Any:
-    """Write a line to the program, wait for its end, and return the JSON object of its last line."""
+    """Write a line to the program, wait for its end, and return the JSON object of its last line. Raises
+    ``RuntimeError`` if it fails, and ``TimeoutExpired`` if it takes longer than ``CLIENT_S``."""
     output, errors = process.communicate(line, timeout=CLIENT_S)
     if process.returncode:
         last = errors.strip().rpartition("\n")[2]

@@ -92,7 +92,8 @@ class KafkaCluster(ReplicatedCluster):
 
 
 def latencies_ms(bootstrap: str, topic: str) -> list[float]:
-    """Measure the time from sending to acknowledgement of each record, at a steady rate."""
+    """Send records at a steady rate. Returns the time from sending to acknowledgement of each, in milliseconds, without
+    the first second, which is a warm-up."""
     found: list[float] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
 
@@ -126,7 +127,8 @@ def failover(cluster: ReplicatedCluster) -> tuple[float, int]:
 
 
 def produce(cluster: ReplicatedCluster, label: str, size: int, total: int, extra: list[str], figures: Figures) -> None:
-    """Produce at full speed to six partitions."""
+    """Produce ``total`` bytes of records of ``size`` bytes at full speed to six partitions, and add the results to
+    ``figures``. ``extra`` are further options of ``bench.load``."""
     topic = f"bench-{len(figures)}"
     cluster.create_topic(topic, 6)
     before = cluster.cpu_seconds()
@@ -164,7 +166,7 @@ def clusters(alone: bool) -> list[type[ReplicatedCluster]]:
 
 
 def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Found:
-    """Measure this many turns of each cluster."""
+    """Measure this many turns of each cluster. Returns the figures."""
     return in_turns(
         clusters(alone), rounds, lambda cluster, figures: measure(cluster, sizes, total, figures), starts=False
     )

@@ -51,7 +51,8 @@ class Measured:
         raise NotImplementedError
 
     def start(self) -> float:
-        """Start the broker. Returns the seconds until its first metadata response."""
+        """Start the broker. Returns the seconds until its first metadata response. Raises SystemExit if it ends or does
+        not respond in time."""
         self.launch()
         return self.wait_until_ready()
 
@@ -64,7 +65,8 @@ class Measured:
         self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.folder)
 
     def wait_until_ready(self) -> float:
-        """Wait for the first metadata response. Returns the seconds since the start."""
+        """Wait for the first metadata response. Returns the seconds since the start. Raises SystemExit if the broker
+        ends, or does not respond within ``START_SECONDS_MAX``."""
         assert self.process is not None
         began = self._began
         while time.perf_counter() - began < START_SECONDS_MAX:
@@ -85,7 +87,8 @@ class Measured:
         return responds_to_metadata("127.0.0.1", self.port)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic and wait until it has leaders."""
+        """Create a topic, and wait until the broker confirms it. Raises KafkaException if the broker rejects the
+        request."""
         from confluent_kafka.admin import NewTopic
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})

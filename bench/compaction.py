@@ -41,7 +41,7 @@ class CompactingKafka(Kafka):
 
 
 def processes(broker: Measured) -> list[int]:
-    """Return the broker's process and its children."""
+    """Return the ids of the broker's process and of its children."""
     assert broker.process is not None
     pid = broker.process.pid
     children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -49,7 +49,7 @@ def processes(broker: Measured) -> list[int]:
 
 
 def cpu_seconds(broker: Measured) -> float:
-    """Return the CPU time of all processes of the broker."""
+    """Return the CPU time of all processes of the broker so far, in seconds."""
     total = 0
     for pid in processes(broker):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -102,7 +102,8 @@ def is_compacted(data: Path) -> bool:
 
 
 def measure(broker: Measured, keys: int, figures: Figures) -> None:
-    """Measure one compaction."""
+    """Measure one compaction of a topic with ``keys`` keys, and add the results to ``figures``. Raises SystemExit if it
+    takes longer than ``PATIENCE_S``."""
     fill(broker, keys)
     time.sleep(3.0)
     cpu, began = cpu_seconds(broker), time.perf_counter()

@@ -59,7 +59,9 @@ class Groups:
             self.failure = error
 
     def wait_until(self, settled: bool, records: int = 0) -> float:
-        """Wait until the groups have settled or have read the records. Returns the seconds."""
+        """Wait until the groups have settled, or, without ``settled``, until they have read ``records`` records
+        altogether. Returns the seconds. Raises TimeoutError after ``PATIENCE_S``, and the error of the thread that
+        polls."""
         began = time.perf_counter()
         while not (self.is_settled if settled else self.consumed >= records):
             if self.failure is not None:
@@ -81,7 +83,7 @@ class Groups:
 
 
 def write(bootstrap: str, seconds: float) -> int:
-    """Produce records at a steady rate. Returns their number."""
+    """Produce records at a steady rate for ``seconds`` seconds. Returns their number."""
     began, total = time.perf_counter(), int(RATE * seconds)
     with Producer({"bootstrap.servers": bootstrap, "linger.ms": 5}) as producer:
         for number in range(total):

@@ -48,7 +48,7 @@ def cluster(rng: Random) -> MetadataImage:
 
 
 def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> Decision[Any]:
-    """Create topics, with as many requests as necessary."""
+    """Return the decision to create ``count`` topics, which consists of one request for each."""
     changes: list[Change] = []
     for first in range(count):
         wanted = [NewTopic(f"{prefix}{first:04d}", configs={"retention.ms": "86400000"})]
@@ -63,7 +63,7 @@ def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> De
 
 
 def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[Any]:
-    """Remove a follower from the ISR of many partitions of a leader."""
+    """Return the decision to remove a follower from the ISR of up to ``count`` partitions of a leader."""
     led = [each for each in image.partitions() if each[2].leader == leader][:count]
     wanted = [
         IsrChange(
@@ -101,7 +101,7 @@ def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decis
 
 
 def ms(work: Callable[[], object]) -> float:
-    """Return the shortest of several runs, in milliseconds."""
+    """Return the shortest duration of several runs of ``work``, in milliseconds."""
     times = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()

@@ -44,7 +44,7 @@ class TwoBrokers(Brokers):
 
     def start(self) -> float:
         """Start the brokers, and wait until both are members of the cluster. Returns the seconds until the first one
-        served requests."""
+        served requests. Raises SystemExit if they are not members after ``READY_S``."""
         seconds = super().start()
         admin, deadline = AdminClient({"bootstrap.servers": self.bootstrap}), time.monotonic() + READY_S
         while len(admin.list_topics(timeout=READY_S).brokers) < self.brokers:

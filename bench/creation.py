@@ -48,7 +48,8 @@ class Client:
         self._connection = ClientConnection("bench", FRAME_BYTES_MAX)
 
     def ask(self, request: Request, version: int) -> tuple[Response, float]:
-        """Return the response, and the milliseconds from the request to the response's last byte."""
+        """Send a request. Returns the response, and the milliseconds from the request to the response's last byte.
+        Raises SystemExit if the broker closes the connection."""
         _, pieces = self._connection.send(request, version)
         frame = b"".join(pieces)
         began = time.perf_counter()
@@ -110,7 +111,8 @@ class Subject:
         self._figures[label, self.measured.name].append(value)
 
     def create(self, prefix: str, topics: int, partitions: int) -> float:
-        """Create topics with one request. Returns the milliseconds until the response."""
+        """Create topics with one request. Returns the milliseconds until the response. Raises SystemExit if a topic is
+        rejected."""
         response, elapsed_ms = self.client.ask(new_topics(prefix, topics, partitions, self._replicas), CREATE_VERSION)
         assert isinstance(response, CreateTopicsResponse)
         refused = next((topic for topic in response.topics if topic.error_code), None)
@@ -133,7 +135,7 @@ class Subject:
 
 
 def measure_thousands(subject: Subject) -> None:
-    """Create 1,000 partitions in each shape."""
+    """Measure the creation of 1,000 partitions in each of ``SHAPES``, ``TIMES`` times each."""
     for number in range(WARM_UPS):
         subject.create(f"warm-up-{number}", 1, 50)
         subject.delete(f"warm-up-{number}", 1)

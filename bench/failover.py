@@ -32,8 +32,8 @@ def metadata(client: Client) -> MetadataResponse:
 
 
 def wait_until(client: Client, partitions: int, *, dead: int | None) -> float:
-    """Wait until all partitions have a leader other than ``dead``, and a complete ISR if no broker is dead. Returns
-    the seconds."""
+    """Wait until all partitions have a leader other than the broker ``dead``, or, if ``dead`` is None, a leader and a
+    complete ISR. Returns the seconds. Raises SystemExit after ``PATIENCE_S``."""
     began = time.perf_counter()
     while time.perf_counter() - began < PATIENCE_S:
         states = [each for topic in metadata(client).topics for each in topic.partitions]

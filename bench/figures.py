@@ -30,7 +30,8 @@ class Found:
 
 
 def report(found: Found, prefix: str = "") -> None:
-    """Print the medians, the ratios, and each value whose label begins with ``prefix``."""
+    """Print the medians, the ratios, and each value whose label begins with ``prefix``. If ``PARLEY_BENCH_FIGURES``
+    names a file, also write the medians to it as JSON."""
     print(table(found.figures))
     for name, reason in found.failures.items():
         print(f"\n{name} failed: {reason}")
@@ -67,7 +68,8 @@ def table(figures: Figures) -> str:
 
 
 def spread(figures: Figures, prefix: str = "") -> str:
-    """Format all measured values, because a median of few values hides the spread."""
+    """Format all measured values whose label begins with ``prefix``, because a median of few values hides the
+    spread."""
     lines = ["one by one"]
     for (label, name), values in figures.items():
         if values and label.startswith(prefix):

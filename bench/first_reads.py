@@ -72,7 +72,7 @@ def read_plainly(log: Log) -> int:
 
 
 def cost(work: Callable[[Log], int], log: Log) -> float:
-    """Return the CPU seconds per GB."""
+    """Run ``work``, which returns the number of bytes that it has read. Returns its CPU seconds per GB."""
     before = time.process_time()
     total = work(log)
     return (time.process_time() - before) / (total / 1e9)

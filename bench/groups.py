@@ -80,7 +80,8 @@ class Member:
         return sum(len(each.partitions) for each in self.owned or ())
 
     async def beat(self) -> None:
-        """Send a heartbeat, and further ones as long as the assignment in the response changes."""
+        """Send a heartbeat, and further ones as long as the assignment in the response changes. Raises SystemExit if
+        the broker rejects one."""
         async with self._turn:
             await self._exchange()
             while self._must_report:
@@ -192,7 +193,8 @@ def _is_stable(group: Sequence[Member], partitions: int) -> bool:
 
 
 async def until_stable(members: Sequence[Member], partitions: int) -> None:
-    """Wait until the members of each group are in the same epoch and share all partitions equally."""
+    """Wait until the members of each group are in the same epoch and share all partitions equally. Raises SystemExit
+    after ``PATIENCE_S``."""
     groups: dict[str, list[Member]] = defaultdict(list)
     for member in members:
         groups[member.group].append(member)

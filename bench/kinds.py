@@ -20,5 +20,6 @@ def single_brokers(alone: bool, *, peers: bool = False) -> list[type[Measured]]:
 
 
 def kinds_of(is_cluster: bool, alone: bool) -> list[type[Measured] | type[ReplicatedCluster]]:
-    """Return the clusters, or the single brokers without Tansu and kfake."""
+    """Return the kinds to measure: clusters, or single brokers without Tansu and kfake. With ``alone``, only
+    Parley's."""
     return [*clusters(alone)] if is_cluster else [*single_brokers(alone)]

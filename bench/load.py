@@ -107,7 +107,8 @@ def produce(
     *,
     compressible: bool = False,
 ) -> Any:
-    """Produce ``total_bytes`` of records of ``size`` bytes, round robin over the partitions."""
+    """Produce ``total_bytes`` of records of ``size`` bytes, round robin over the partitions. Returns the numbers of
+    records and bytes, and the seconds. Raises SystemExit if a setting is invalid or a transaction fails."""
     rd = _library()
     conf = ctypes.c_void_p(rd.rd_kafka_conf_new())
     error = ctypes.create_string_buffer(512)
@@ -145,7 +146,9 @@ def produce(
 
 
 def consume(bootstrap: str, topic: str, partitions: int, size: int, total_bytes: int, settings: dict[str, str]) -> Any:
-    """Consume ``total_bytes`` from the beginning of all partitions."""
+    """Consume ``total_bytes`` of records of ``size`` bytes from the beginning of all partitions. Returns the numbers of
+    records and bytes, and the seconds since the first records. Raises SystemExit if no record arrives for ten
+    seconds."""
     options = {
         "bootstrap.servers": bootstrap,
         "group.id": "bench",

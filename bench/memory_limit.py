@@ -11,13 +11,13 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class NoLimits(Exception):
-    """This user may not create control groups with a memory limit."""
+    """Raised if this user cannot create control groups with a memory limit."""
 
 
 @contextmanager
 def limited_to(megabytes: int) -> Iterator[Path]:
     """Create a control group, and yield the file to which the caller writes the ids of its processes. Raises
-    ``NoLimits``.
+    ``NoLimits`` if the group or its limit cannot be created.
 
     These processes must have ended when the block ends.
     """

@@ -31,7 +31,8 @@ PARTITIONS = (1, 10)
 def measure_requests(
     broker: Measured, address: str, shown: int, count: int, label: str, figures: Figures, words: list[str]
 ) -> None:
-    """Measure the cost of Metadata requests. ``shown`` is the number of topics that the client may see."""
+    """Measure the cost of Metadata requests. ``shown`` is the number of topics that the client may see. Raises
+    SystemExit if the broker shows another number."""
     for what, topics, number in (("one topic", ["--topic=topic-0"], count), ("all topics", [], count // 4)):
         before = broker.cpu_seconds()
         done = run("bench.secured_load", "metadata", address, "--count", str(number), *topics, *words)

@@ -71,7 +71,8 @@ def fetch_request(groups: range) -> OffsetFetchRequest:
 
 
 async def coordinator_of(client: Client, group: int) -> int:
-    """Return the coordinator of a group, waiting until the cluster has one."""
+    """Return the coordinator of a group, waiting until the cluster has one. Raises KafkaError if there is none after
+    ``PATIENCE_S``."""
     began = time.perf_counter()
     while True:
         try:
@@ -90,7 +91,8 @@ _UNSETTLED = {
 
 
 async def commit(client: Client, node: int, group: int) -> int:
-    """Commit the offsets of a group, with retries while its coordinator loads or changes. Returns the coordinator."""
+    """Commit the offsets of a group, with retries while its coordinator loads or changes. Returns the coordinator.
+    Raises SystemExit if the commit is rejected."""
     while True:
         answer: OffsetCommitResponse = await client.send(commit_request(group), node=node, version=COMMIT_VERSION)
         codes = {ErrorCode(each.error_code) for topic in answer.topics for each in topic.partitions}
@@ -128,7 +130,7 @@ async def outcome(client: Client) -> ErrorCode:
 
 async def wait_until_served(client: Client) -> tuple[float, float]:
     """Wait until a broker serves the offsets. Returns the time at which it does so, and the time at which it became the
-    group's coordinator."""
+    group's coordinator, both of ``time.perf_counter``. Raises SystemExit after ``PATIENCE_S``."""
     coordinates_since: float | None = None
     deadline = time.perf_counter() + PATIENCE_S
     while (asked := time.perf_counter()) < deadline:
@@ -142,7 +144,7 @@ async def wait_until_served(client: Client) -> tuple[float, float]:
 
 
 async def read_all(client: Client, groups: int) -> None:
-    """Fetch all offsets from their coordinator, and compare them with what was committed."""
+    """Fetch all offsets from their coordinator. Raises SystemExit if they differ from what was committed."""
     for first in range(0, groups, GROUPS_PER_FETCH):
         asked = range(first, min(first + GROUPS_PER_FETCH, groups))
         answer: OffsetFetchResponse = await client.send(fetch_request(asked), version=FETCH_VERSION)

@@ -24,7 +24,8 @@ PATIENCE_S = 600.0
 
 
 def wait_for_leaders(admin: AdminClient, partitions: int) -> None:
-    """Wait until the metadata names a leader for each of this many partitions."""
+    """Wait until the metadata names a leader for each of this many partitions. Raises SystemExit after
+    ``PATIENCE_S``."""
     deadline = time.perf_counter() + PATIENCE_S
     while time.perf_counter() < deadline:
         topics = admin.list_topics(timeout=PATIENCE_S).topics.values()
@@ -62,7 +63,7 @@ def create(broker: Measured, topics: int, per_topic: int, figures: Figures) -> N
 
 
 def use(broker: Measured, topics: int, per_topic: int, used: int) -> None:
-    """Write a record to some partitions, spread over all topics."""
+    """Write a record to ``used`` partitions, spread over all topics. Raises SystemExit if some are not acknowledged."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(used):
         producer.produce(f"topic-{number % topics}", b"value", partition=number // topics % per_topic)

@@ -76,14 +76,16 @@ def installed_peers() -> list[type[Measured]]:
 
 
 def build_tansu(folder: Path) -> None:
-    """Build Tansu with Cargo. Raises ``OSError`` or ``CalledProcessError``."""
+    """Build Tansu with Cargo. Raises ``OSError`` or ``SubprocessError`` if that fails or takes longer than
+    ``BUILD_S``."""
     words = ["tansu", "--version", TANSU_VERSION, "--features", "dynostore", "--locked", "--root", str(folder)]
     subprocess.run(["cargo", "install", "--quiet", *words], check=True, timeout=BUILD_S)
     (folder / "bin" / "tansu").rename(folder / "tansu")
 
 
 def build_kfake(folder: Path) -> None:
-    """Build a program around kfake with Go. Raises ``OSError`` or ``CalledProcessError``."""
+    """Build a program around kfake with Go. Raises ``OSError`` or ``SubprocessError`` if a step fails or takes longer
+    than ``BUILD_S``."""
     (folder / "main.go").write_text(_MAIN)
     go = shutil.which("go") or "/usr/local/go/bin/go"
     needed = [f"{_PACKAGE}@{FRANZ_GO_VERSION}", f"{_PACKAGE}/pkg/kfake@{KFAKE_VERSION}"]

@@ -18,7 +18,8 @@ _FACTOR_MAX = 100.0
 
 
 def advantage(label: str, ours: float, theirs: float) -> float | None:
-    """Return how many times better Parley is, below 1 if it is worse; None if one of the values is not positive."""
+    """Return how many times better Parley is, below 1 if it is worse, limited to 1/100 and 100. Returns None if one of
+    the values is not positive."""
     if ours <= 0 or theirs <= 0:
         return None
     factor = ours / theirs if _MORE_IS_BETTER.search(label) else theirs / ours

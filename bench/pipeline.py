@@ -156,7 +156,8 @@ class Bench:
         self.figures["stream, latency p99, ms", KINDS[kind]].append(late[98])
 
     def _ages(self, source: str, target: str, seconds: float) -> list[float]:
-        """Return the ages of the records in ms, without the first third, which is a warm-up."""
+        """Return the ages of the records in ms, without the first third, which is a warm-up. Raises SystemExit if no
+        record arrives for a minute."""
         where = {"bootstrap.servers": self.broker.bootstrap}
         consumer = Consumer({**where, "group.id": target, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})
         consumer.subscribe([target])

@@ -103,7 +103,7 @@ def produce(cluster: ReplicatedCluster, topic: str, partitions: int, size: int, 
 
 
 def idle(cluster: ReplicatedCluster, seconds: float) -> float:
-    """Return the CPU time of all idle brokers, per second."""
+    """Return the CPU seconds per second that the idle brokers take together, measured for ``seconds``."""
     before = cluster.cpu_seconds()
     time.sleep(seconds)
     return (cluster.cpu_seconds() - before) / seconds

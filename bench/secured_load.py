@@ -54,7 +54,8 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def handshakes(address: tuple[str, int], count: int, authority: str, *, resume: bool) -> Any:
-    """Connect, send a request, and disconnect. With ``resume``, resume an earlier TLS session."""
+    """Connect ``count`` times, and each time send a request and disconnect. With ``resume``, resume an earlier TLS
+    session. Returns the numbers of connections and of resumed sessions, and the seconds."""
     context = trusting(authority)
 
     def some(number: int) -> int:
@@ -77,7 +78,7 @@ def handshakes(address: tuple[str, int], count: int, authority: str, *, resume: 
 
 
 async def logins(bootstrap: str, count: int, properties: dict[str, str]) -> Any:
-    """Connect, log in, and disconnect."""
+    """Connect and log in ``count`` times, and disconnect each time. Returns the number of logins, and the seconds."""
     security = client_security(properties)
 
     async def some() -> None:
@@ -91,7 +92,8 @@ async def logins(bootstrap: str, count: int, properties: dict[str, str]) -> Any:
 
 
 async def metadata(bootstrap: str, count: int, topics: list[str], properties: dict[str, str]) -> Any:
-    """Request the metadata of these topics, or of all topics if none are given."""
+    """Request the metadata of these topics, or of all topics if none are given, ``count`` times. Returns the number of
+    requests, the number of topics in a response, and the seconds."""
     security, known = client_security(properties), 0
     asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics] or None
 
@@ -128,7 +130,8 @@ class _Handshake:
         self.sock.sendall(self._outgoing.read())
 
     def receive(self) -> bool:
-        """Process received bytes and respond. Returns True if the handshake is complete."""
+        """Process received bytes and respond. Returns True if the handshake is complete. Raises SystemExit if the
+        broker closes the connection."""
         data = self.sock.recv(16_384)
         if not data:
             raise SystemExit("the broker has refused a handshake")
@@ -139,7 +142,8 @@ class _Handshake:
 
 
 def storm(address: tuple[str, int], count: int, authority: str) -> Any:
-    """Open connections. When a line arrives on standard input, start the handshakes of all of them simultaneously."""
+    """Open ``count`` connections. When a line arrives on standard input, start the handshakes of all of them
+    simultaneously. Returns the count, and the seconds until all are complete."""
     context = trusting(authority)
     waiting = selectors.DefaultSelector()
     clients = [_Handshake(address, context) for _ in range(count)]

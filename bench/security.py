@@ -113,7 +113,8 @@ class SecuredKafka(Secured, Kafka):
 
 
 def run(module: str, *words: str) -> Any:
-    """Run a program of the benchmark, and return its output."""
+    """Run a program of the benchmark, and return the JSON object that it prints. Raises CalledProcessError if it
+    fails."""
     output = subprocess.run([sys.executable, "-m", module, *words], check=True, capture_output=True, text=True)
     return json.loads(output.stdout)
 
@@ -200,8 +201,8 @@ class Turn:
             done.result(WAIT_S)
 
     def requests(self, count: int, label: str) -> None:
-        """Measure requests of a user that is not a super user: produce, metadata of one topic, metadata of
-        all topics."""
+        """Measure requests of a user that is not a super user: produce, metadata of one topic, metadata of all topics.
+        Raises SystemExit if the broker shows the user a wrong number of topics."""
         user = ["security.protocol=sasl_plaintext", "sasl.mechanism=PLAIN"]
         user += [f"sasl.username={USER}", f"sasl.password={PASSWORD}"]
         words = ["produce", self._broker.login, "topic-0", "--size", "100", "--bytes", str(100 * count)]

@@ -44,7 +44,7 @@ class SharingKafka(Kafka):
 
 
 async def begin_at_the_start(bootstrap: str, group: str) -> None:
-    """Make a group start at the first record of each partition."""
+    """Make a group start at the first record of each partition. Raises SystemExit if the broker rejects the setting."""
     kind = IncrementalAlterConfigsRequest
     entry = kind.AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
     resource = kind.AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=[entry])
@@ -63,7 +63,8 @@ def fill(broker: Measured | ReplicatedCluster, size: int, records: int) -> None:
 
 
 def consume(broker: Measured | ReplicatedCluster, group: str, records: int, threads: int) -> tuple[float, float, float]:
-    """Read the records with a group. Returns MB, MB per second, and the broker's CPU seconds."""
+    """Read the records with a group. Returns MB, MB per second, and the broker's CPU seconds. Raises SystemExit if the
+    client fails."""
     asyncio.run(begin_at_the_start(broker.bootstrap, group))
     before = broker.cpu_seconds()
     words = ["--bootstrap-server", broker.bootstrap, "--topic", TOPIC, "--group", group, "--num-records", str(records)]
@@ -78,7 +79,7 @@ def consume(broker: Measured | ReplicatedCluster, group: str, records: int, thre
 
 
 def run(rounds: int, sizes: list[int], total: int, threads: int, *, clusters: bool) -> Figures:
-    """Measure both brokers, or both clusters, in turn."""
+    """Measure both brokers, or both clusters, in turn. Returns the figures."""
     kinds: list[type[Measured] | type[ReplicatedCluster]]
     kinds = [ReplicatedCluster, KafkaCluster] if clusters else [Parley, SharingKafka]
     figures: Figures = defaultdict(list)

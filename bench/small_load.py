@@ -60,12 +60,13 @@ def fetch_request(topic: str, offset: int) -> FetchRequest:
 
 
 def framed(request: Request, version: int) -> bytes:
-    """Return the bytes of a request."""
+    """Return the bytes of a request, including its length prefix."""
     return b"".join(request_frame(request, version, 1, "bench"))
 
 
 def checked(bootstrap: str, topic: str, acks: int) -> bytes:
-    """Return the bytes of a produce request that the broker has accepted once."""
+    """Return the bytes of a produce request that the broker has accepted once. Raises SystemExit if it keeps rejecting
+    it."""
     request, client = produce_request(topic, acks), Client(bootstrap)
     for _ in range(TRIES):
         response, _ = client.ask(request, PRODUCE_VERSION)
@@ -79,7 +80,7 @@ def checked(bootstrap: str, topic: str, acks: int) -> bytes:
 
 
 def connected(bootstrap: str, count: int) -> list[socket.socket]:
-    """Open connections."""
+    """Open ``count`` non-blocking connections to the first bootstrap address."""
     host, _, port = bootstrap.partition(",")[0].rpartition(":")
     found = []
     for _ in range(count):
@@ -98,7 +99,8 @@ class Responses:
         self._data = b""
 
     def receive(self) -> int:
-        """Return how many responses are complete now."""
+        """Read from the connection. Returns the number of responses that are now complete. Raises SystemExit if the
+        broker has closed the connection."""
         piece = self.sock.recv(1 << 16)
         if not piece:
             raise SystemExit("the broker has closed the connection")
@@ -110,7 +112,8 @@ class Responses:
 
 
 def percentiles_ms(seconds: list[float], prefix: str = "") -> dict[str, float]:
-    """Return percentiles in milliseconds."""
+    """Return percentiles in milliseconds, by their names after ``prefix``. Sorts ``seconds``, which must not be
+    empty."""
     seconds.sort()
     return {
         f"{prefix}p{percent:g}": 1000 * seconds[min(len(seconds) - 1, int(len(seconds) * percent / 100))]
@@ -119,7 +122,8 @@ def percentiles_ms(seconds: list[float], prefix: str = "") -> dict[str, float]:
 
 
 def produce(bootstrap: str, topic: str, connections: int, seconds: float, warm_up: float, acks: int) -> Any:
-    """Send requests of one record on each connection, the next one when the response has arrived."""
+    """Send requests of one record on each connection, the next one when the response has arrived. Returns the number of
+    requests after the warm-up, the seconds, and percentiles of the response times."""
     frame = checked(bootstrap, topic, acks)
     poll, by_number, sent = select.epoll(), {}, {}
     for sock in connected(bootstrap, connections):
@@ -161,7 +165,8 @@ class Tail:
         self.sock.send(b"".join(pieces))
 
     def receive(self) -> bool:
-        """Receive bytes, and ask for more records after a whole response. Returns True if records have arrived."""
+        """Receive bytes, and ask for more records after a whole response. Returns True if records have arrived. Raises
+        SystemExit if the broker closes the connection or keeps returning an error."""
         before = self.offset
         room = self._connection.get_buffer(READ_BYTES)
         count = self.sock.recv_into(room)
@@ -207,7 +212,7 @@ class Paced:
         return len(self.times) >= self._total
 
     def pause_s(self) -> float:
-        """Return the seconds until the next request is due."""
+        """Return the seconds until the next request is due, or ``WAIT_S`` if all have been sent."""
         if len(self.sent) == self._total:
             return WAIT_S
         return max(0.0, self._began + len(self.sent) / self._rate - time.perf_counter())
@@ -226,13 +231,15 @@ class Paced:
                 sock.send(self._frame)
 
     def receive(self, sock: socket.socket) -> None:
-        """Take the responses that have arrived on a connection."""
+        """Take the responses that have arrived on a connection, and record the times that they took. Raises SystemExit
+        if the broker has closed the connection."""
         for _ in range(self._responses[sock].receive()):
             self.times.append(time.perf_counter() - self._waiting[sock].popleft())
 
 
 def paced(bootstrap: str, topic: str, connections: int, seconds: float, rate: float, acks: int, warm_up: float) -> Any:
-    """Send one record per request at a steady rate. Latency counts from the time at which a request was due.
+    """Send one record per request at a steady rate. Latency counts from the time at which a request was due. Returns
+    the number of requests after the warm-up, the seconds, and percentiles of the latency.
 
     With one connection, a reader also measures the time from then until it has received the record.
     """
@@ -263,7 +270,8 @@ def paced(bootstrap: str, topic: str, connections: int, seconds: float, rate: fl
 
 
 def read(bootstrap: str, topic: str, connections: int, records: int) -> Any:
-    """Read a topic from its beginning with each connection, until it has this many records."""
+    """Read a topic from its beginning with each connection, until it has this many records. Returns the bytes, and the
+    seconds since the first records. Raises SystemExit if no record arrives for ``WAIT_S``."""
     poll, by_number = select.epoll(), {}
     for sock in connected(bootstrap, connections):
         reader = by_number[sock.fileno()] = Tail(sock, topic, 0)
@@ -286,7 +294,8 @@ def read(bootstrap: str, topic: str, connections: int, records: int) -> Any:
 
 
 def idle(bootstrap: str, connections: int) -> Any:
-    """Open connections, send one request on each, and keep them until a line arrives on standard input."""
+    """Open connections, send one request on each, and keep them until a line arrives on standard input. Returns the
+    number of connections. Raises SystemExit if the broker closes one."""
     frame = framed(MetadataRequest(topics=[]), METADATA_VERSION)
     sockets = connected(bootstrap, connections)
     for sock in sockets:

@@ -44,7 +44,8 @@ STARTING = (
 
 
 def join(client: Client) -> tuple[str, int]:
-    """Join a group as its only member. Returns the member's id and the generation."""
+    """Join a group as its only member. Returns the member's id and the generation. Raises SystemExit if the member
+    cannot join."""
     finding = FindCoordinatorRequest(key=GROUP)
     while True:
         found, _ = client.ask(finding, 1)

@@ -164,7 +164,8 @@ def servers(cluster: Cluster) -> list[BrokerServer]:
 
 
 async def until_settled(cluster: Cluster) -> int:
-    """Wait until every partition has a running leader and all running replicas in its ISR. Returns the controller."""
+    """Wait until every partition has a running leader and all running replicas in its ISR. Returns the id of the
+    controller. Raises TimeoutError after ``WAIT_S``."""
     living = {server.identity.broker_id for server in servers(cluster)}
 
     def settled(image: MetadataImage) -> bool:

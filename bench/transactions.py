@@ -87,7 +87,8 @@ class Load:
 def measure_times(
     broker: Measured | ReplicatedCluster, producers: list[int], offered: list[float], seconds: float, figures: Figures
 ) -> None:
-    """Measure small transactions with several numbers of producers, and with the largest number at a given rate."""
+    """Measure small transactions with several numbers of producers, and with the largest number at a given rate. Raises
+    SystemExit if none is committed."""
     loads: list[tuple[str, int, float | None]]
     loads = [(f"{count} producer{'s' if count > 1 else ''}", count, None) for count in producers]
     most = max(producers)

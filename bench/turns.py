@@ -42,7 +42,8 @@ def turns_parser(module: str, description: str | None, *, rounds: int, of: str =
 def in_turns(
     kinds: Sequence[Callable[[Path], S]], rounds: int, measure: Callable[[S, Figures], None], *, starts: bool = True
 ) -> Found:
-    """Measure each kind ``rounds`` times, each time with a new folder. With ``starts=False``, ``measure`` starts it."""
+    """Measure each kind ``rounds`` times, each time with a new folder. With ``starts=False``, ``measure`` starts it. An
+    error of a kind is recorded in the result, and ends the turns of this kind."""
     found = Found()
     for turn in range(rounds):
         for kind in kinds:

@@ -79,7 +79,8 @@ def turn(broker: Version, size: int, total: int) -> dict[str, float]:
 
 
 def alone(python: str, folder: Path, total: int) -> dict[str, float]:
-    """Measure verification without a broker."""
+    """Measure verification without a broker, with the version of Parley that ``python`` imports. Returns the figures by
+    label."""
     figures = {}
     for name, size in BATCHES.items():
         # Without the program's folder in the path, so that ``python`` imports its own version of Parley.

@@ -2,7 +2,7 @@
 
 ``setup.py`` compiles a few modules with mypyc and records the digest of each compiled source. Python prefers an
 extension module to the source beside it, so without a guard an edit would be ignored silently. The guard in this
-module, installed by ``parley/protocol/__init__.py`` before any of those modules is imported, compares the digests: if a
+module, installed by ``parley/__init__.py`` before any of those modules is imported, compares the digests: if a
 module is stale, all of them are imported from their sources, with one warning that says how to rebuild them.
 ``PARLEY_PURE=1`` does the same without a warning.
 """
@@ -67,7 +67,7 @@ class _FromSource:
 
 
 def install_guard() -> None:
-    """Make all modules run from their sources if one of them is stale. Called once, by ``parley/protocol/__init__.py``.
+    """Make all modules run from their sources if one of them is stale. Called once, by ``parley/__init__.py``.
 
     Compiled modules call each other without Python's imports, so a stale module must not run beside them.
     """

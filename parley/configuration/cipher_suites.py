@@ -29,7 +29,8 @@ def openssl_ciphers(suites: Iterable[str]) -> str:
 
 
 def choose_suites(context: ssl.SSLContext, suites: Sequence[str]) -> None:
-    """Allow only these suites, which are in order of preference. Raises BadSuite.
+    """Allow only these suites, which are in order of preference. Raises BadSuite if a suite does not exist, or if this
+    Python cannot select it.
 
     If no suite of a TLS version is listed, all suites of this version stay allowed. The caller must then disable the
     version.

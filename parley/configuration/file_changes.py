@@ -9,7 +9,8 @@ __all__ = ["fingerprint_of"]
 
 
 def fingerprint_of(paths: Iterable[str]) -> tuple[object, ...]:
-    """Return a value that changes when one of the files is written, replaced or removed. Blocks on the disk."""
+    """Return a value that changes when one of the files is written, replaced or removed. A file that cannot be examined
+    counts as removed. Blocks on the disk."""
     return tuple(_fingerprint(path) for path in paths)
 
 

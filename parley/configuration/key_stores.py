@@ -139,8 +139,8 @@ def is_pem(path: str) -> bool:
 def pem_file(content: str) -> Iterator[str]:
     """Yield the path of a file with this content, for libraries that read secrets only from files.
 
-    The file exists only inside the ``with`` block: in memory on Linux, on other systems as a temporary file that only
-    this user can read.
+    The file exists only inside the ``with`` block. On Linux it is in memory, and the path is valid only in this
+    process. On other systems it is a temporary file that only this user can read.
     """
     if not hasattr(os, "memfd_create"):
         from tempfile import NamedTemporaryFile  # slow to import, and not needed on Linux

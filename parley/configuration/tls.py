@@ -61,7 +61,8 @@ class TlsSettings:
         return context
 
     def server_context(self, client_auth: str = "none") -> ssl.SSLContext:
-        """Return a context for accepted connections. ``client_auth`` is a value of ``ssl.client.auth``.
+        """Return a context for accepted connections. ``client_auth`` is a value of ``ssl.client.auth``: none, requested
+        or required.
 
         Blocks. Raises BadKeyStore if there is no identity, or if a certificate, a key or a cipher suite is unusable.
         """
@@ -111,7 +112,7 @@ class TlsSettings:
 def tls_settings(properties: Mapping[str, str]) -> TlsSettings:
     """Return the settings in the ``ssl.*`` keys and the files that they name. Other keys are ignored. Blocks.
 
-    Raises BadKeyStore if a file is unusable, or if keys contradict each other.
+    Raises BadKeyStore if a file is unusable, a value is not supported, or keys contradict each other.
     """
     versions = _list(properties, "ssl.enabled.protocols") or DEFAULT_VERSIONS
     if unknown := [name for name in versions if name not in _VERSIONS]:

@@ -20,6 +20,6 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 def ending_with_parent(command: Sequence[str], sent: signal.Signals = signal.SIGTERM) -> list[str]:
-    """Wrap a command so that its process receives the signal ``sent`` when its parent has ended. Returns the wrapped
-    command."""
+    """Wrap a command so that its process receives the signal ``sent`` when its parent process ends, or when the thread
+    that started it ends. Returns the wrapped command."""
     return [sys.executable, "-I", "-S", "-c", _BECOME, str(int(sent)), *command]

@@ -19,7 +19,7 @@ from parley.consensus.conformance.proxy import Proxy, Tap
 
 class FaultProxy:
     """A proxy that forwards connections from ``port`` of this machine to a server, and injects network faults on
-    request."""
+    request. It runs only inside its ``with`` block; outside it, the methods raise RuntimeError."""
 
     def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:
         """Create a proxy for the server at this address; entering the context starts it. ``make_tap()`` returns the

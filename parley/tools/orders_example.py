@@ -37,7 +37,8 @@ Row = tuple[datetime, str, Decimal, int]
 
 
 def events(count: int, seed: int = 1) -> list[dict[str, Any]]:
-    """Return changes to orders as a database's log contains them, in order of arrival. Some are late."""
+    """Return ``count`` change events of orders, like those in a database's log, in order of arrival. Some arrive late.
+    The same ``seed`` always gives the same events."""
     random_ = random.Random(seed)
     orders: dict[int, dict[str, Any]] = {}
     found = []
@@ -62,7 +63,8 @@ def events(count: int, seed: int = 1) -> list[dict[str, Any]]:
 
 
 def expected(changes: Sequence[dict[str, Any]]) -> list[Row]:
-    """Return the revenue of each window and country, computed by plain Python."""
+    """Return the rows that the job must write, sorted: window, country, revenue and number of bookings, computed by
+    plain Python."""
     sums: defaultdict[tuple[datetime, str], tuple[Decimal, int]] = defaultdict(lambda: (Decimal(0), 0))
     for change in changes:
         at = datetime.fromisoformat(change["at"])
@@ -76,7 +78,7 @@ def expected(changes: Sequence[dict[str, Any]]) -> list[Row]:
 
 def produce(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
     """Send the changes. All changes to an order go to the same partition. Raises RuntimeError if some are not
-    acknowledged in time."""
+    acknowledged within a minute."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
@@ -102,8 +104,8 @@ def close_windows(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
 
 @contextmanager
 def job(bootstrap: str, folder: Path, master: str, at_once: int, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the Spark job in a separate process, which is killed at the end of the context. ``at_once`` is the maximum
-    number of changes per batch."""
+    """Run the Spark job in a separate process, which is killed at the end of the context, and yield the process.
+    ``at_once`` is the maximum number of changes per batch. ``words`` are further options of the job."""
     command = [sys.executable, "-m", "parley.pipeline.demo.orders", "--bootstrap-server", bootstrap]
     command += ["--source", ORDERS, "--target", REVENUE, "--window", f"{WINDOW_MINUTES} minutes"]
     command += ["--checkpoint-dir", str(folder / "checkpoint"), "--master", master, "--at-once", str(at_once), *words]
@@ -121,7 +123,7 @@ def job(bootstrap: str, folder: Path, master: str, at_once: int, *words: str) ->
 
 def follow(started: subprocess.Popen[str], folder: Path, until: int) -> int:
     """Print the job's progress until it has read ``until`` changes. Returns how many it has read. Raises RuntimeError
-    if the job ends before."""
+    if the job ends before that."""
     assert started.stdout is not None
     for line in started.stdout:
         report = json.loads(line)
@@ -133,7 +135,9 @@ def follow(started: subprocess.Popen[str], folder: Path, until: int) -> int:
 
 
 def revenue(bootstrap: str, folder: Path, changes: Sequence[dict[str, Any]], master: str, *words: str) -> None:
-    """Write the changes and run the job over them. It is killed after a third of them, and a second run finishes."""
+    """Write the changes and run the job over them. The job is killed after a third of the changes, and a second run
+    finishes. ``words`` are further options of the job. Raises RuntimeError if the job ends too early or rows are
+    missing."""
     batch = max(10, len(changes) // 12)
     produce(bootstrap, changes)
     with job(bootstrap, folder, master, batch, *words) as first:
@@ -165,7 +169,8 @@ def _await_rows(bootstrap: str, count: int) -> None:
 
 
 def load_table(bootstrap: str, table: Path, master: str, *words: str) -> None:
-    """Load the topic into a Delta table with ``parley load``."""
+    """Load the topic into a Delta table with ``parley load``. ``words`` are further options of the command. Raises
+    CalledProcessError if the command fails."""
     command = [sys.executable, "-m", "parley", "load", "--bootstrap-server", bootstrap, "--topic", REVENUE]
     command += ["--output", str(table), "--format", "delta", "--value-format", "json", "--schema", SCHEMA, "--flat"]
     subprocess.run([*command, "--master", master, *words], check=True)
@@ -184,7 +189,7 @@ def read_with_duckdb(table: Path) -> list[Row]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the example. Returns 0 if all rows agree."""
+    """Run the example. Returns 0 if all rows agree, otherwise 1."""
     from parley import Broker
 
     parser = argparse.ArgumentParser(prog="python -m parley.tools.orders_example", allow_abbrev=False)

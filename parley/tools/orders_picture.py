@@ -12,7 +12,8 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 760, 300, 60, 40, 40
 
 
 def picture(rows: Sequence[tuple[datetime, str, Decimal, int]]) -> str:
-    """Draw rows of window, country, revenue and bookings. Negative revenue is drawn below the axis."""
+    """Return an SVG with a stacked bar for each window. A row consists of window, country, revenue and number of
+    bookings; the bookings are not drawn. Negative revenue is below the axis."""
     windows = sorted({window for window, *_ in rows})
     countries = sorted({country for _, country, *_ in rows})
     revenue = {(window, country): float(total) for window, country, total, _ in rows}

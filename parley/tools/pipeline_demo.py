@@ -41,7 +41,7 @@ _WINDOWS: Final = ((3 * 3600, "1 minute"), (3 * 86400, "10 minutes"), (60 * 8640
 
 
 def main(arguments: list[str]) -> int:
-    """Run the demo. Returns 0 if the counts agree."""
+    """Run the demo. Returns 0 if the counts agree, 1 if they differ, and 130 if it was interrupted."""
     parser = argparse.ArgumentParser(prog="python -m parley.tools.pipeline_demo", allow_abbrev=False)
     parser.add_argument("--master", help="the Spark master; local by default")
     parser.add_argument("--plot", type=Path, default=Path("pipeline.png"), help="the file for the chart")
@@ -184,7 +184,8 @@ class Demo:
         return self.folder / "counts.jsonl"
 
     def run(self) -> Counter[str]:
-        """Run all steps. Returns the counts by folder in the output file."""
+        """Run all steps. Returns the counts by folder in the output file. Raises SystemExit if the Spark job ends by
+        itself."""
         self.input.touch()
         to = ("--bootstrap-server", self.bootstrap)
         for topic in (SOURCE, TARGET):
@@ -286,7 +287,8 @@ class Demo:
                 job.wait()
 
     def _follow(self, job: subprocess.Popen[str], until: int) -> None:
-        """Print the job's progress until it has counted this many changes. Ends the program if the job ends before."""
+        """Print the job's progress until it has counted this many changes. Ends the program if the job ends before
+        that."""
         if self._reported >= until:  # one report may cover all that is left
             return
         assert job.stdout is not None

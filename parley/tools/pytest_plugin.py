@@ -74,15 +74,17 @@ class KafkaCluster(_Served):
 
     def kill(self, broker: int) -> None:
         """Stop a broker like a killed process. The other brokers have all records that were acknowledged with
-        ``acks=all``."""
+        ``acks=all``. Does nothing if the broker is stopped. Raises ValueError if there is no such broker."""
         self._cluster.kill(broker)
 
     def stop(self, broker: int) -> None:
-        """Stop a broker with a controlled shutdown, which first moves its leadership to other brokers."""
+        """Stop a broker with a controlled shutdown, which first moves its leadership to other brokers. Does nothing if
+        the broker is stopped. Raises ValueError if there is no such broker."""
         self._cluster.stop(broker)
 
     def restart(self, broker: int) -> None:
-        """Start a stopped broker with its previous address and data."""
+        """Start a stopped broker with its previous address and data. A running broker is stopped first. Raises
+        ValueError if there is no such broker."""
         self._cluster.restart(broker)
 
 

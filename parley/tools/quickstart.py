@@ -48,13 +48,14 @@ START_SECONDS_MAX: Final = 60
 RATE: Final = 2000
 """The lines per second that the producer sends while the leader is killed."""
 BEFORE_S, AFTER_S = 1.0, 2.0
-"""The amounts of lines, in seconds at ``RATE``, that must be acknowledged before the kill and after it."""
+"""The lines that must be acknowledged before the kill and after it, in seconds of sending at ``RATE``."""
 PAUSE_MAX_S: Final = 60.0
 _QUIET: Final = ("--override", "metrics.listener=", "--override", "logging.level=error")
 
 
 def main(arguments: list[str]) -> int:
-    """Run all steps. Returns 0 if every acknowledged line is in the topic exactly once and in order, otherwise 1."""
+    """Run all steps. Returns 0 if every acknowledged line is in the topic exactly once and in order, otherwise 1.
+    Raises SystemExit if a step cannot be done, and CalledProcessError if a command fails."""
     options = _options(arguments)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="parley-quickstart-") as folder, chdir("."):
@@ -137,7 +138,7 @@ class _Access:
 @contextmanager
 def _store(options: argparse.Namespace, folder: Path, lock: Lock | None = None) -> Iterator[str | None]:
     """Yield the store's URL, or None for the embedded store in the brokers' folder. A server that was started for it is
-    stopped with the context."""
+    stopped with the context. Ends the program if the server does not start."""
     if options.coordination_url:
         address, mark, query = options.coordination_url.partition("?")
         url = f"{address.rstrip('/')}/quickstart-{secrets.token_hex(4)}{mark}{query}"
@@ -190,7 +191,8 @@ def _wait_until_ready(process: subprocess.Popen[str]) -> str:
 
 
 def _secured(stack: ExitStack, options: argparse.Namespace, folder: Path) -> _Access:
-    """Run a secured cluster until the stack is closed, show which clients are refused, and grant a user access.
+    """Run a secured cluster until the stack is closed, show which clients are refused, and grant a user access. Ends
+    the program if a client is not refused.
 
     Returns the access of that user.
     """
@@ -288,7 +290,7 @@ def _story(access: _Access, source: Path, lines: list[bytes]) -> tuple[_Sending,
 
 
 def _describe(to: Sequence[str]) -> int:
-    """Run the command that describes the topic. Returns the id of its leader."""
+    """Run the command that describes the topic. Returns the id of its leader. Ends the program if there is none."""
     text = subprocess.run(
         _parley("topics", *to, "--describe", "--topic", TOPIC), stdout=subprocess.PIPE, text=True, check=True
     ).stdout
@@ -352,8 +354,8 @@ class _Sending:
             self.failed.append(str(error))
 
     def wait_for(self, more: int) -> None:
-        """Wait until this many more lines are acknowledged. Returns after ``PAUSE_MAX_S`` seconds even if they are not:
-        the final report names missing lines."""
+        """Wait until this many more lines are acknowledged, or the producer's thread ends, for at most ``PAUSE_MAX_S``
+        seconds. The final report names missing lines."""
         goal, deadline = len(self.acknowledged_at) + more, time.monotonic() + PAUSE_MAX_S
         while len(self.acknowledged_at) < goal and time.monotonic() < deadline and self._thread.is_alive():
             time.sleep(0.005)

@@ -52,7 +52,8 @@ class Lock:
         return ssl.create_default_context(cafile=str(self.authority))
 
     def query(self, store: str) -> str:
-        """Return the options of the store's URL with which the brokers log in over TLS."""
+        """Return the options of the store's URL with which the brokers log in over TLS, as a query without the question
+        mark. ``store`` is the URL's scheme."""
         if store == "consul":
             return urlencode({"ca-file": self.authority, "token-file": self.password_file}, safe="/")
         options = {"ca-file": self.authority, "user": USER, "password-file": self.password_file}
@@ -105,8 +106,8 @@ def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any
 
 
 def lock_etcd(lock: Lock, port: int) -> None:
-    """Create the brokers' user in etcd, which may use only the prefix, and reject clients without a user. Raises
-    OSError if the server does not respond or rejects a request."""
+    """Create the brokers' user in etcd, which may use only the prefix, and reject clients without a user. Does nothing
+    if etcd is already locked. Raises OSError if the server does not respond or rejects a request."""
 
     def ask(path: str, body: object) -> None:
         _send(lock, "POST", f"https://127.0.0.1:{port}/v3/auth/{path}", body)
@@ -138,7 +139,8 @@ def lock_etcd(lock: Lock, port: int) -> None:
 
 
 def lock_consul(lock: Lock, port: int) -> None:
-    """Create the brokers' ACL token in Consul. Its policy grants access to the prefix and to sessions only.
+    """Create the brokers' ACL token in Consul. Its policy grants access to the prefix and to sessions only. Does
+    nothing if the token exists.
 
     Raises OSError if the server does not respond or rejects a request.
     """

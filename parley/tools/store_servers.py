@@ -64,7 +64,8 @@ class StoreServerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The command that starts a server, and a function that returns True once the server is ready."""
+    """The command that starts a server, and a function that returns True once the server is ready. Until then, the
+    function returns False, or raises OSError or ValueError."""
 
     command: list[str]
     is_ready: Callable[[], bool]
@@ -229,12 +230,14 @@ KINDS: Final = {
 
 @contextmanager
 def store_server(name: str, folder: Path, *, usual_port: bool = False, lock: Lock | None = None) -> Iterator[str]:
-    """Run a server of the store ``name`` inside the context. Yields its URL, which refers to the files of ``lock``.
+    """Run a server of the store ``name`` (a key of ``KINDS``) inside the context. Yields its URL, which refers to the
+    files of ``lock``.
 
     ``folder`` is created if necessary. It holds the configuration, the data and ``server.log``. With ``usual_port`` the
     server uses the store's default port if that is free.
 
-    Raises StoreServerError if the server is not installed, does not start, or already runs in this folder.
+    Raises StoreServerError if the server is not installed, does not start, cannot be locked, or already runs in this
+    folder.
     """
     kind = KINDS[name]
     folder = folder.absolute()

@@ -177,7 +177,7 @@ def pattern_type_of(options: Options) -> PatternType:
 
 
 def resources_of(options: Options) -> list[_Resource]:
-    """Return the resources that the options name."""
+    """Return the resources that the options name. Raises ``CommandError`` if ``--resource-pattern-type`` is invalid."""
     found = [(ResourceType.TOPIC, name.strip()) for name in options.topic]
     if pattern_type_of(options) is PatternType.LITERAL and (options.cluster or options.idempotent):
         found.append((ResourceType.CLUSTER, CLUSTER_NAME))
@@ -302,7 +302,7 @@ def bindings_of(answer: DescribeAclsResponse, doing: str = "The ACLs cannot be l
 
 
 async def create(client: Client, bindings: Sequence[AclBinding]) -> None:
-    """Add ACLs. Raises ``CommandError`` if the cluster rejects one of them."""
+    """Add ACLs. Raises ``CommandError`` if the cluster rejects one of them. It may have added the others."""
     from parley.protocol.messages.acls import CreateAclsRequest
 
     make = CreateAclsRequest.AclCreation

@@ -63,9 +63,10 @@ class App(typer.Typer):
         return with_values(words, self._optional_values, self._many_values)
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
-        """Run the command with these arguments. Always raises ``SystemExit``, as the option parser does.
+        """Run the command with these arguments. Never returns: raises ``SystemExit`` when the command ends, or
+        ``CommandError`` if it fails.
 
-        If the command used a profile, a ``CommandError`` names the profile.
+        If the command used a profile, the message of the ``CommandError`` names the profile.
         """
         command = self.parser()
         head, part, words = _divided(command, self.prepared(arguments))

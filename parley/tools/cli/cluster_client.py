@@ -47,10 +47,13 @@ def on_cluster(
     *,
     timeout_ms: int = TIMEOUT_MS,
 ) -> T:
-    """Connect, run ``work`` with the client, disconnect. Raises ``CommandError`` for every failure.
+    """Connect, run ``work`` with the client, disconnect, and return the result of ``work``. Raises ``CommandError`` if
+    the settings are invalid or ``work`` raises KafkaError, for example because no broker responds. Other errors of
+    ``work`` stay unchanged.
 
     ``command_config`` is a properties file, or its content. If it is the content, misspelled security settings are not
-    mentioned: librdkafka's client, which has other such settings, has warned about its own.
+    mentioned: librdkafka's client, which has other such settings, has warned about its own. The client waits
+    ``timeout_ms`` for each response, unless ``request.timeout.ms`` is set.
     """
     if isinstance(command_config, Mapping):
         properties = dict(command_config)
@@ -206,7 +209,8 @@ async def of_coordinator(
     client: Client, group: str, request: Request, code_of: Callable[[Any], int], *, timeout_ms: int = TIMEOUT_MS
 ) -> Any:
     """Send a request to the coordinator of a group, and return its response, which may contain an error code. Retries
-    until the timeout while the coordinator is unavailable or loading."""
+    until the timeout while the coordinator is unavailable or loading. Raises KafkaError if the last request got no
+    response."""
 
     async def ask() -> Any:
         return await client.send(request, node=await client.coordinator(group))

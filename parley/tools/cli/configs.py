@@ -183,7 +183,8 @@ async def apply(client: Client, entity: Entity, set_: Mapping[str, str], removed
 
 
 async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -> list[str]:
-    """Return the cluster's warnings about these settings: which of them have no effect in Parley, and why."""
+    """Return the cluster's warnings about these settings of a topic or broker: which of them have no effect in Parley,
+    and why. Returns an empty list for other entities."""
     from parley.broker.config.describe import IN_PARLEY
     from parley.protocol.messages.configs import DescribeConfigsRequest as Request
 
@@ -291,7 +292,7 @@ def _value(config: Any) -> str:
 
 
 def source_name(number: int) -> str:
-    """Return Kafka's name for the source of a value."""
+    """Return Kafka's name for the source of a value, or ``UNKNOWN``."""
     return _SOURCES.get(number, "UNKNOWN")
 
 

@@ -237,7 +237,8 @@ async def _ask(client: Client, action: int, url: str | None = None) -> Any:
 
 
 async def _move(client: Client, url: str, *, quiet: bool) -> Any:
-    """Start the move and wait until it ends. Tolerates a change of controller."""
+    """Start the move and wait until it ends. Returns its last state. Tolerates a change of controller. Raises
+    ``CommandError`` if the controller rejects the move, or changes before the move has begun."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.coordination import START, STATUS
 

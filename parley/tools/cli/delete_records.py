@@ -63,7 +63,8 @@ def _partition(entry: Any) -> TopicPartition:
 
 
 async def delete(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-    """Delete the records before the offsets. Returns the low watermark and error code of each partition."""
+    """Delete the records before the offsets. Returns the low watermark and the error code (0 on success) of each
+    partition. The low watermark is -1 if there is an error. Raises KafkaError if a leader does not respond."""
     from parley.protocol.errors import KafkaError
     from parley.protocol.messages.topics import DeleteRecordsRequest as Request
 

@@ -57,7 +57,8 @@ a key that ends with `?` may be missing, and `|` separates alternative types.
 
 
 def pages() -> dict[str, str]:
-    """Return the text of every page, by its path below the repository's root."""
+    """Return the text of every page, by its path below the repository's root. Raises ``CommandError`` outside a
+    checkout of Parley."""
     from parley.broker.docs.pages import PAGES
     from parley.tools.cli.manual import manual_pages
     from parley.tools.doctor.page import doctor_page
@@ -83,7 +84,8 @@ def openapi_file() -> str:
 
 
 def stores_page() -> str:
-    """Return the page about stores, with its table regenerated from the conformance results in ``docs/measured/``."""
+    """Return the page about stores, with its table regenerated from the conformance results in ``docs/measured/``.
+    Raises ``CommandError`` outside a checkout of Parley."""
     from parley.consensus.conformance.table import table
 
     page = (_root() / STORES_PAGE).read_text(encoding="utf-8")

@@ -111,7 +111,8 @@ def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def _chosen(
     topic: str, partition: int | None, all_topic_partitions: bool, path: Path | None
 ) -> list[TopicPartition] | None:
-    """Return the partitions that the options name, or None for all."""
+    """Return the partitions that the options name, or None for all. Raises ``CommandError`` for options that cannot be
+    combined, or a malformed file."""
     if bool(topic) + all_topic_partitions + (path is not None) != 1:
         raise CommandError("Name exactly one of --topic, --all-topic-partitions, --path-to-json-file.")
     if topic and partition is None:

@@ -60,7 +60,8 @@ def run(command: Command, name: str, arguments: Sequence[str]) -> int:
 
 def guarded(work: Callable[[], int]) -> int:
     """Run ``work`` and return its exit code. A ``CommandError``, or an output that cannot be written, becomes one line
-    on standard error and ``FAILED``. If the reader of the output closed the pipe, the code is 0."""
+    on standard error and ``FAILED``. Ctrl-C becomes ``INTERRUPTED``. If the reader of the output closed the pipe, the
+    code is 0."""
     try:
         code = _reported(work)
         sys.stdout.flush()  # a closed pipe is handled here; at the interpreter's exit it would be reported

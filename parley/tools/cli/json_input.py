@@ -28,7 +28,8 @@ def read_plan(path: Path, of: str) -> list[dict[str, Any]]:
 
 
 def parse_plan(text: str, of: str) -> list[dict[str, Any]]:
-    """Parse the list named ``of`` in JSON text. Raises ``CommandError`` if the text has any other format."""
+    """Parse the list named ``of`` in JSON text. Returns an empty list if there is no such list. Raises ``CommandError``
+    if the text has any other format."""
     try:
         plan = json.loads(text)
     except ValueError as error:

@@ -51,9 +51,10 @@ VERSION: Final = 1
 async def directories(
     client: Client, brokers: Sequence[int], topics: Sequence[str]
 ) -> tuple[list[int], dict[int, list[Any]]]:
-    """Return the ids of all brokers, and the log directories of each of ``brokers`` (all if empty).
+    """Return the ids of all running brokers, and the log directories of each of ``brokers`` (all if empty).
 
-    The directories list only these topics (all if empty). Raises ``CommandError`` if a broker does not exist.
+    The directories list only these topics (all if empty). Raises ``CommandError`` if a broker is not running or rejects
+    the request, and KafkaError if it does not respond.
     """
     from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
 
@@ -67,7 +68,7 @@ async def directories(
 
 
 async def _present(client: Client, brokers: Sequence[int]) -> list[int]:
-    """Return the ids of all brokers. Raises ``CommandError`` if any of ``brokers`` is not among them."""
+    """Return the ids of all running brokers. Raises ``CommandError`` if any of ``brokers`` is not among them."""
     present = sorted(broker.broker_id for broker in (await describe_cluster(client, fenced=False)).brokers)
     missing = [broker for broker in brokers if broker not in present]
     if missing:

@@ -105,7 +105,8 @@ class ClusterView:
 
 
 async def view(client: Client) -> ClusterView:
-    """Request the whole view from the cluster. Raises KafkaError if no broker responds."""
+    """Request the whole view from the cluster. Raises KafkaError if no broker responds, and ``CommandError`` if a
+    broker rejects the request."""
 
     async def ask() -> Any:
         return await describe_cluster(client, fenced=True)
@@ -139,7 +140,8 @@ async def view(client: Client) -> ClusterView:
 
 
 def warnings_for(controller_id: int, brokers: Sequence[BrokerView], store_problem: str) -> list[str]:
-    """Return the reasons why the cluster's view may be out of date, as clauses for the operator."""
+    """Return the reasons why the cluster's view may be out of date, as clauses for the operator. ``store_problem``
+    describes an outage of the coordination store, or is empty."""
     silent = [one.id for one in brokers if not one.reachable and not one.fenced]
     warnings = []
     if store_problem:

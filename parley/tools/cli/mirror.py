@@ -170,8 +170,8 @@ def _settings(options: Options) -> MirrorSettings:
 
 
 def _flags(options: Options) -> Mapping[str, str]:
-    """Return the configuration of MirrorMaker 2 that corresponds to ``--source``, ``--target`` and the
-    related options."""
+    """Return the configuration of MirrorMaker 2 that corresponds to ``--source``, ``--target`` and the related options.
+    Raises ``CommandError`` unless both are given, or if ``--command-config`` cannot be read."""
     from parley.protocol.security.client_security import is_security_key
 
     if not options.source or not options.target:

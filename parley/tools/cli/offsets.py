@@ -90,8 +90,9 @@ def parse_patterns(text: str) -> list[PartitionPattern]:
 async def find(
     client: Client, wanted: Callable[[str, int], bool], time: int, *, exclude_internal: bool
 ) -> list[tuple[TopicPartition, FoundOffset]]:
-    """Return the offsets of the selected partitions, sorted by partition. Skips partitions without a leader, and prints
-    a line for each. Raises ``CommandError`` if no partition is left."""
+    """Return the offsets of the partitions for which ``wanted(topic, partition)`` is True, sorted by partition. Each
+    result may contain an error code instead. Skips partitions without a leader, and prints a line for each. Raises
+    ``CommandError`` if no partition is left."""
     from parley.tools.cli.topic_offsets import list_offsets
 
     metadata = await client.metadata()
@@ -164,7 +165,8 @@ def offsets(options: Options) -> None:
 
 
 def wanted_partitions(options: Options) -> Callable[[str, int], bool]:
-    """Return the predicate that selects partitions. Raises ``CommandError`` for contradicting options."""
+    """Return a function that returns True for a topic and a partition if the options select them. Raises
+    ``CommandError`` for malformed or contradictory options."""
     from parley.tools.cli.topics.describing import matching
 
     if options.topic_partitions and (options.topic or options.partitions):

@@ -21,7 +21,8 @@ def free_or_any(address: str) -> str:
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Return True if another socket has the port. The broker itself reports all other errors of the address."""
+    """Return True if another socket uses this port of the host. Returns False for any other error of the address, which
+    the broker itself reports."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -55,7 +55,7 @@ class Profile:
 
 
 def folder() -> Path:
-    """Return the folder of the user's Parley files."""
+    """Return the folder of the user's Parley files, which need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(base) if base else Path.home() / ".config") / "parley"
 
@@ -66,7 +66,7 @@ def stored() -> list[Profile]:
 
 
 def named(name: str) -> Profile:
-    """Return the profile with this name. Raises ``CommandError`` if there is none."""
+    """Return the profile with this name. Raises ``CommandError`` if there is none or the name is invalid."""
     _check_name(name)
     path = _path(name)
     if path.is_file():
@@ -77,7 +77,8 @@ def named(name: str) -> Profile:
 
 
 def current_name() -> str:
-    """Return the name selected by ``PARLEY_PROFILE`` or ``parley profile use``, or an empty string."""
+    """Return the name selected by ``PARLEY_PROFILE`` or ``parley profile use``, or an empty string. A profile of this
+    name need not exist."""
     if VARIABLE in os.environ:
         return os.environ[VARIABLE]
     try:
@@ -87,7 +88,8 @@ def current_name() -> str:
 
 
 def use(name: str) -> None:
-    """Select the profile for all later commands of this user. An empty name selects none."""
+    """Select the profile for all later commands of this user. An empty name selects none. Raises ``CommandError`` if
+    the profile does not exist, or the selection cannot be stored."""
     if name:
         named(name)
         _write(_current_file(), f"{name}\n")
@@ -96,8 +98,8 @@ def use(name: str) -> None:
 
 
 def store(name: str, settings: Mapping[str, str], *, replace: bool) -> Profile:
-    """Write a profile. Raises ``CommandError`` if the name is invalid, or the profile exists and ``replace`` is
-    False."""
+    """Write a profile. Raises ``CommandError`` if the name is invalid, the profile exists and ``replace`` is False, or
+    the file cannot be written."""
     _check_name(name)
     path = _path(name)
     if path.exists() and not replace:
@@ -161,7 +163,8 @@ def _has(words: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _without_profile(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Remove ``--profile NAME`` from the words. Returns the last name, or None, and the remaining words."""
+    """Remove ``--profile NAME`` from the words. Returns the last name, or None, and the remaining words. Raises
+    ``CommandError`` if the name is missing."""
     name, rest, left = None, [], iter(words)
     for word in left:
         if word == "--profile":
@@ -189,7 +192,7 @@ def _check_name(name: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically, readable by this user only."""
+    """Write a file atomically, readable by this user only. Raises ``CommandError`` if that fails."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

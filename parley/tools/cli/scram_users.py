@@ -27,8 +27,8 @@ Users = Mapping[str, Mapping[str, int]]
 
 
 def alterations(user: str, added: Mapping[str, str], removed: Sequence[str]) -> list[ScramAlteration]:
-    """Return the changes that ``--add-config`` and ``--delete-config`` request. Each password takes milliseconds to
-    hash.
+    """Return the changes that ``--add-config`` and ``--delete-config`` request. ``added`` contains the values by
+    mechanism, ``removed`` the mechanisms. Each password takes milliseconds to hash.
 
     Raises ``CommandError`` for values in any other format than ``[iterations=N,password=...]``.
     """
@@ -88,7 +88,8 @@ async def alter(client: Client, wanted: Sequence[ScramAlteration]) -> None:
 
 
 async def describe(client: Client, user: str | None) -> Users:
-    """Return the credentials of a user, or of all users. Raises ``CommandError`` if the cluster rejects the request."""
+    """Return the credentials of a user, or of all users if ``user`` is None. Omits a user without credentials. Raises
+    ``CommandError`` if the cluster rejects the request."""
     from parley.protocol.messages.scram import DescribeUserScramCredentialsRequest as Request
 
     # With null instead of an empty list, Apache Kafka 4.3 never responds to a user without the right.
@@ -118,7 +119,8 @@ async def alter_in_store(backend: Backend, wanted: Sequence[ScramAlteration]) ->
 
 
 async def describe_in_store(backend: Backend, user: str | None) -> Users:
-    """Return the credentials of a user, or of all users, in a store."""
+    """Return the credentials of a user, or of all users if ``user`` is None, in a store. Omits a user without
+    credentials."""
     from parley.tools.coordination.idle_store import image_in_store
 
     users = (await image_in_store(backend)).scram_users

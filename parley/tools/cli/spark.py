@@ -23,9 +23,10 @@ def requires_library(command: str, how: str) -> Iterator[None]:
 
 
 def start_spark(name: str, master: str | None, conf: Sequence[str]) -> Any:
-    """Start a Spark session that logs errors only.
+    """Start a Spark session that logs errors only. ``conf`` contains Spark settings as ``key=value``.
 
-    Raises ``SparkMissing``, ``SparkFailed`` or ``JavaMissing`` if Spark does not start, and ``SystemExit`` on SIGTERM.
+    Raises ``CommandError`` for any other form of a setting, ``SparkMissing``, ``SparkFailed`` or ``JavaMissing`` if
+    Spark does not start, and ``SystemExit`` on SIGTERM.
     """
     from parley.pipeline.spark.session import spark_session
 

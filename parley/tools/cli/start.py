@@ -125,7 +125,7 @@ def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
 
 
 def with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
-    """Return the overrides, preceded by the one that ``--port`` implies."""
+    """Return the overrides, preceded by the one that ``--port`` implies if it is given."""
     return overrides if port is None else [f"listeners=PLAINTEXT://127.0.0.1:{port}", *overrides]
 
 

@@ -23,7 +23,7 @@ STORE_REFUSED = "The store refused access"
 
 def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]:
     """Return the URL of the store that the arguments name, and the factory that opens it. Raises ``CommandError``
-    unless exactly one is given, or if the file names no store."""
+    unless exactly one is given, or if the file cannot be read or names no store."""
     from parley.configuration.providers import read_configuration
     from parley.consensus.errors import BadConfig
     from parley.consensus.registry import backend_factory, configured_url
@@ -67,7 +67,8 @@ async def in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend
 
 
 def run_on_store(work: Callable[[], Awaitable[T]]) -> T:
-    """Run ``work`` in an event loop. Turns errors of the store into ``CommandError``."""
+    """Run ``work`` in an event loop, and return its result. Turns errors of the store, and a TimeoutError, into
+    ``CommandError``."""
 
     async def run() -> T:
         return await work()

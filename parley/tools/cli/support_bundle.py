@@ -95,7 +95,8 @@ def support_bundle(
 
 
 def _settings_of(file: Path) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the settings of a file as written, and with the values that config providers supply."""
+    """Return the settings of a file as written, and with the values that config providers supply. Raises
+    ``CommandError`` if the file cannot be read or a value cannot be supplied."""
     from parley.configuration.properties import read_properties
 
     try:

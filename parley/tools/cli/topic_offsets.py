@@ -41,7 +41,7 @@ async def list_offsets_of(
     client: Client, led: Mapping[int, Sequence[TopicPartition]], timestamp: int = LATEST
 ) -> dict[TopicPartition, FoundOffset]:
     """Look up a time or position in the partitions that each broker leads, as ``list_offsets`` does. ``led`` has the
-    partitions by the id of their leader."""
+    partitions by the id of their leader. Raises ``KafkaError`` if a broker does not respond."""
     found: dict[TopicPartition, FoundOffset] = {}
     for node, partitions in led.items():
         for begin in range(0, len(partitions), _AT_ONCE):

@@ -45,8 +45,8 @@ class Place:
         return self.coordination_url is not None or self.config is not None
 
     def on_cluster(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run ``work`` with a client of the cluster, and return its result. Raises ``CommandError`` for every
-        failure."""
+        """Run ``work`` with a client of the cluster, and return its result. Raises ``CommandError`` if a setting is
+        invalid or a request fails."""
         return on_cluster(self.bootstrap_server, self.command_config, work)
 
     def on_store(self, work: Callable[[Backend], Awaitable[T]]) -> T:

@@ -17,7 +17,9 @@ POLL_S: Final = 0.5
 
 
 async def verified(client: Client, brokers: Sequence[int], topics: Sequence[str]) -> dict[int, Any]:
-    """Wait until these brokers have read every byte of these topics (all if empty), and return their last responses."""
+    """Wait, without a time limit, until these brokers have read every byte of these topics (all if empty), and return
+    their last responses by broker. Raises ``CommandError`` if a broker rejects the request, and KafkaError if one does
+    not respond."""
     return dict(zip(brokers, await asyncio.gather(*(_verified(client, each, topics) for each in brokers)), strict=True))
 
 

@@ -34,7 +34,7 @@ _IMPLIED = {
 
 
 async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the users with SCRAM credentials."""
+    """Return a page of the users with SCRAM credentials, and their mechanisms. Query: search, page, size."""
     found = [
         {"user": user, "mechanisms": sorted(mechanisms)}
         for user, mechanisms in (await scram_users.describe(view.client, None)).items()
@@ -44,7 +44,8 @@ async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Set a user's password, or remove it if ``remove`` is true. Body: user, mechanism (SCRAM-SHA-512 by default),
-    password, remove."""
+    password, remove. Raises HTTPException (400) for a wrong body, and CommandError if the cluster rejects the
+    change."""
     body = await request.object()
     user, mechanism = text_of(body, "user"), text_of(body, "mechanism", "SCRAM-SHA-512")
     if mechanism not in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
@@ -57,7 +58,7 @@ async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def list_acls(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a page of the ACLs, and whether the cluster has an authorizer. Query: search."""
+    """Return a page of the ACLs, and whether the cluster has an authorizer. Query: search, page, size."""
     answer = await acls.describe(view.client, AclFilter())
     has_authorizer = answer.error_code != ErrorCode.SECURITY_DISABLED
     found = matching(request, acls.bindings_of(answer) if has_authorizer else [], str)
@@ -77,7 +78,8 @@ def _acl_data(one: AclBinding) -> dict[str, Any]:
 
 
 async def add_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Add an ACL. Body: resourceType, patternType, name, principal, host, operation, permission."""
+    """Add an ACL, and return it. Body: resourceType, patternType (LITERAL by default), name, principal, host (``*`` by
+    default), operation, permission (ALLOW by default)."""
     binding = _binding(await request.object())
     check_binding(binding)
     await acls.create(view.client, [binding])
@@ -85,7 +87,8 @@ async def add_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def remove_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Remove exactly one ACL. Body: as for ``add_acl``."""
+    """Remove the ACL that the body describes, and return it. Does nothing if there is no such ACL. Body: as for
+    ``add_acl``."""
     one = _binding(await request.object())
     exact = AclFilter(
         one.pattern.type, one.pattern.pattern_type, one.pattern.name, one.principal, one.host, one.operation,
@@ -121,7 +124,8 @@ def _member(kind: type[_E], field: str, name: str) -> _E:
 
 async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Return whether a user may do an operation, why, and the ACLs behind that. Query: principal, operation,
-    resourceType, name."""
+    resourceType, name. Raises HTTPException (400) for an unknown operation or resource type, and CommandError if the
+    ACLs cannot be listed."""
     query = request.query_params
     operation = _member(Operation, "operation", query.get("operation", ""))
     kind = _member(ResourceType, "resourceType", query.get("resourceType", ""))
@@ -184,7 +188,8 @@ def _kinds_with_defaults(kinds: tuple[str, ...]) -> list[tuple[tuple[str, str | 
 
 async def set_quota(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Set and remove quotas of an entity. Body: entity, a list of {type, name} in which name "" is the default; quotas,
-    an object of numbers, or null to remove a quota."""
+    an object of numbers, or null to remove a quota. Raises HTTPException (400) for a wrong body, and CommandError if a
+    quota to be removed does not exist or the cluster rejects the change."""
     body = await request.object()
     entity, wanted = body.get("entity"), body.get("quotas")
     if not isinstance(entity, list) or not isinstance(wanted, dict) or not entity:

@@ -27,7 +27,8 @@ class ApiRequest(BodyRequest):
     bytes_max = 1024 * 1024
 
     async def object(self) -> dict[str, Any]:
-        """Return the body, which must be a JSON object. Raises HTTPException (400) if it is not."""
+        """Return the body, which must be a JSON object. Raises HTTPException: 400 if it is not, 413 if it is too
+        large."""
         found = await self.json()
         if not isinstance(found, dict):
             raise HTTPException(400, "The body of the request must be a JSON object")
@@ -65,8 +66,8 @@ def integer_of(body: dict[str, Any], name: str, default: int | None = None) -> i
 
 
 def page(request: Request, items: Sequence[T], render: Callable[[T], Any]) -> dict[str, Any]:
-    """Return one page of a list, with the total number of items and of pages. Query: page, size. A page after the last
-    one becomes the last."""
+    """Return one page of a list, with the total number of items and of pages. Query: page (from 0), size. A page after
+    the last one becomes the last."""
     size = number(request, "size", _PAGE, 1, PAGE_MAX)
     last = max((len(items) - 1) // size, 0)
     at = number(request, "page", 0, 0, last)

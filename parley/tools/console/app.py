@@ -237,7 +237,8 @@ class Console:
 
 
 def read_assets() -> dict[str, bytes]:
-    """Return the files of the built page, by path. The page is built from ``console/`` and is part of the package."""
+    """Return the files of the built page, by path. The page is built from ``console/`` and is part of the package.
+    Raises FileNotFoundError if it has not been built."""
     folder = files("parley.tools.console").joinpath("page")
     found = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
     assets = folder.joinpath("assets")
@@ -263,7 +264,8 @@ async def _events(session: Session, found: AsyncIterator[dict[str, Any]]) -> Asy
 
 def address_of(request: Request) -> str:
     """Return the network address that stands for a client: the IP address, or its /64 for IPv6, because an IPv6 client
-    has all addresses of such a network."""
+    has all addresses of such a network. Returns a host that is not an IP address unchanged, and an empty string if the
+    client's address is unknown."""
     host = request.client.host if request.client is not None else ""
     try:
         found = ip_address(host)

@@ -40,8 +40,8 @@ _TIMEOUT_S: Final = 15.0
 
 
 async def optional(reading: Awaitable[T], default: T) -> T:
-    """Return the result of ``reading``, which a page can do without, or ``default`` if the user may not read it or
-    brokers do not respond."""
+    """Return the result of ``reading``, or ``default`` if it raises KafkaError or CommandError, for example because the
+    user may not read the data or brokers do not respond. For data that a page can do without."""
     try:
         return await reading
     except (KafkaError, CommandError):
@@ -56,7 +56,8 @@ class _Kept:
 
 
 class ClusterView:
-    """A cluster as one user sees it. ``close`` closes its connections."""
+    """A cluster as one user sees it. ``close`` closes its connections. Methods that read from the cluster raise
+    KafkaError or CommandError if brokers do not respond or reject the request."""
 
     def __init__(self, settings: ConsoleSettings, user: str = "", password: str = "") -> None:
         """Create a view with its own client. Raises ValueError if the security settings are invalid."""
@@ -90,7 +91,8 @@ class ClusterView:
         return await self.kept("cluster", lambda: describe_cluster(self.client, fenced=True))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end offset of every partition that has a leader."""
+        """Return the end offset of every partition that has a leader. Omits partitions whose leader reports an
+        error."""
 
         async def read() -> dict[TopicPartition, int]:
             found = await list_offsets_of(self.client, led_by((await self.metadata()).topics), LATEST)
@@ -142,7 +144,7 @@ class ClusterView:
 
     async def store_move(self) -> Any | None:
         """Return the state of the latest move to another coordination store, or None if the cluster is not a Parley
-        cluster."""
+        cluster. The caller must check the error code of the result."""
 
         async def read() -> Any | None:
             try:
@@ -155,8 +157,8 @@ class ClusterView:
         return await self.kept("store_move", read)
 
     async def kept(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``read``, cached under ``name``. Calls ``read`` if there is no result or it is too
-        old."""
+        """Return the result of ``read``, cached under ``name``. Calls ``read`` if there is no result or it is too old.
+        An error of ``read`` is raised and not cached."""
         kept = self._kept.setdefault(name, _Kept())
         async with kept.lock:
             begun = SYSTEM_CLOCK.monotonic()

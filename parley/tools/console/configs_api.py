@@ -15,7 +15,8 @@ _DEFAULT: Final = 5
 
 
 async def describe(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return all settings of a topic, a broker or a group. Sensitive values are left out."""
+    """Return all settings of a topic, a broker or a group. Sensitive values are left out. Raises HTTPException (404)
+    for another type of entity, and CommandError if the entity does not exist."""
     found = await configs.describe(view.client, _entity(request), all_settings=True, with_documentation=True)
     return {
         "settings": [
@@ -36,7 +37,8 @@ async def describe(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def change(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Set and remove settings. Body: ``set`` is an object with string values, ``remove`` is a list of names. Returns
-    the cluster's warnings."""
+    the cluster's warnings. Raises HTTPException: 400 for a wrong body, 404 for an unknown type of entity; and
+    CommandError if the cluster rejects the change."""
     body = await request.object()
     wanted, removed = body.get("set", {}), body.get("remove", [])
     are_containers = isinstance(wanted, dict) and isinstance(removed, list)

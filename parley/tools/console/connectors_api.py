@@ -51,8 +51,9 @@ class ConnectorWindow:
             await client.aclose()
 
     async def connectors(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Return the workers, and a page of their connectors with the lag of sinks. Query: search, troubled, page,
-        size. A worker that does not respond has an ``error``."""
+        """Return the workers, and a page of their connectors with the lag of sinks. Query: search, troubled (only
+        connectors that have failed, or have a failed task), page, size. A worker that does not respond has an
+        ``error``."""
         await self._permit(view, Operation.DESCRIBE)
         groups = await asyncio.gather(*(self._group(view, place) for place in range(len(self._urls))))
         found = matching(request, [one for group in groups for one in group["connectors"]], lambda one: one["name"])
@@ -67,7 +68,8 @@ class ConnectorWindow:
         return {**answer, "workers": workers}
 
     async def change(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Pause, resume or restart a connector. Path: worker (its position), name, action."""
+        """Pause, resume or restart a connector. Path: worker (its position), name, action. Raises HTTPException if the
+        connector or the action does not exist, the user lacks permission, or the worker does not respond."""
         await self._permit(view, Operation.ALTER)
         place, name, action = (request.path_params[key] for key in ("worker", "name", "action"))
         if action not in _ACTIONS or place >= len(self._urls) or name in (".", ".."):

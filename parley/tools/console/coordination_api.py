@@ -60,7 +60,7 @@ class StoreWindow:
 
     async def overview(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         """Return the latest move, and the state of the store if the console has its URL. If the store does not respond,
-        ``storeError`` contains the reason."""
+        ``storeError`` contains the reason. Raises KafkaError if the user may not see the state of a move."""
         move = await _state_of_move(view)
         found: dict[str, Any] = {"isParley": move is not None, "move": None, "store": None}
         if move is None:
@@ -86,7 +86,10 @@ class StoreWindow:
 
     async def tree(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         """Return the next level of keys below a prefix, with masked secrets. Query: prefix, after (the ``after`` of the
-        previous response), limit."""
+        previous response), limit. ``after`` is None in the last response.
+
+        Raises HTTPException (404) if the brokers are not Parley's, or the console does not have the store's URL.
+        """
         if await _state_of_move(view) is None:  # this also checks the permission to see the store
             raise HTTPException(404, "The brokers are not Parley's: they have no coordination store.")
         backend = await self.opened()
@@ -115,7 +118,7 @@ class StoreWindow:
 
     async def move(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         """Start a move to the store at ``url``, or abort the move in progress if ``abort`` is true. Returns the state
-        of the move."""
+        of the move. Raises KafkaError if the controller rejects the request."""
         body = await request.object()
         if body.get("abort") is True:
             change = MigrateCoordinationRequest(action=ABORT)

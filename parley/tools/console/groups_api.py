@@ -73,7 +73,7 @@ async def reset_offsets(view: ClusterView, request: ApiRequest) -> dict[str, Any
 
 
 async def delete(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Delete a group."""
+    """Delete a group. Raises KafkaError if the cluster refuses, for example NON_EMPTY_GROUP."""
     name = request.path_params["name"]
     code = (await delete_groups(view.client, [name], timeout_ms=TIMEOUT_MS))[name]
     refuse(code)

@@ -49,8 +49,10 @@ def findings(
 ) -> list[Finding]:
     """Return the problems of the cluster, the most severe first, or a finding that all is well.
 
-    ``disks`` are the broker, path, size and free bytes of each volume. ``down_since`` is in ms since 1970, by broker.
-    ``recovering`` describes, by broker, how many logs of a broker that is opening its logs are open.
+    ``alive`` contains the ids of the running brokers. ``controller`` is negative if there is none. ``moves`` is the
+    number of partitions being moved. ``disks`` are the broker, path, size and free bytes of each volume. ``down_since``
+    is in ms since 1970, by broker. ``recovering`` describes, by broker, how many logs of a broker that is opening its
+    logs are open.
     """
     listed = list(partitions)
     found = [

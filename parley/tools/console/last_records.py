@@ -9,8 +9,9 @@ from parley.tools.console.record_reading import Scan, fetch
 
 
 async def last_records(view: ClusterView, topic: str, count: int) -> list[Record]:
-    """Return the last ``count`` records of the topic's first partition, or an empty list if there is no such topic.
-    Raises KafkaError if the user may not read it, or if brokers do not respond."""
+    """Return the last ``count`` records of the topic's first partition, or fewer if there are not so many or some have
+    just been deleted. Returns an empty list if there is no such topic. Raises KafkaError if the user may not read it,
+    or if brokers do not respond."""
     if not any(each.name == topic for each in (await view.metadata()).topics):
         return []
     client = view.client

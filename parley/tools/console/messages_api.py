@@ -51,10 +51,12 @@ class RecordWindow:
             await self._schemas.close()
 
     async def browse(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Return records of a topic, and where a search may continue. Query: from (earliest, latest, offset, time),
-        value, partition, limit, filter.
+        """Return records of a topic, and the offset of each partition at which a search may continue (``next``). Query:
+        from (earliest, latest, offset, time), value (the offset, or the time in ms since 1970), partition, limit,
+        filter.
 
-        ``complete`` is False if the search ended at a limit. Raises BadFilter, HTTPException (400) or KafkaError.
+        ``complete`` is False if the search ended at a limit. Raises BadFilter for a wrong filter, HTTPException (400)
+        for another wrong value, and KafkaError if the topic cannot be read.
         """
         name = request.path_params["name"]
         limit = number(request, "limit", 50, 1, LIMIT_MAX)
@@ -86,8 +88,9 @@ class RecordWindow:
         }
 
     async def tail(self, view: ClusterView, request: ApiRequest) -> AsyncIterator[dict[str, Any]]:
-        """Yield new records as they are produced. Query: partition, filter. Never ends. If more records arrive at once
-        than are shown, ``skipped`` counts the others."""
+        """Yield new records as they are produced. Query: partition, filter. Never ends. The first event is empty. If
+        more records arrive at once than are shown, ``skipped`` counts the others. Raises BadFilter for a wrong filter,
+        and KafkaError if the topic cannot be read."""
         name = request.path_params["name"]
         wanted = _filter_of(request)
         client = view.new_client()
@@ -158,7 +161,8 @@ async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> 
 
 
 async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Produce a record. Body: partition, key and value (string or null), headers (an object with string values)."""
+    """Produce a record, and return its partition and offset. Body: partition (0 by default), key and value (string or
+    null), headers (an object with string values). Raises KafkaError if the broker rejects the record."""
     name, body = request.path_params["name"], await request.object()
     headers = body.get("headers", {})
     if not isinstance(headers, dict):

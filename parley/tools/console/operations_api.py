@@ -23,7 +23,7 @@ _HANGING_TIMES: Final = 2
 
 async def transactions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Return a page of the transactional ids, open transactions first and with their age and partitions. Query: search,
-    open, page, size."""
+    open (only open transactions), page, size."""
     found = matching(
         request,
         await view.kept("transactions", lambda: list_transactions(view.client)),
@@ -62,7 +62,7 @@ async def features(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a page of the brokers' log directories, with the largest partitions in each."""
+    """Return a page of the brokers' log directories, with the ten largest partitions in each. Query: page, size."""
     found = await view.directories()
     items = [
         {

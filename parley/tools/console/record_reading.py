@@ -62,8 +62,9 @@ async def fetch(
     """Fetch the next records of the partitions, some from each, and yield them in pieces with their partition.
 
     ``at`` has the fetch offsets. ``scan.at`` advances over each batch that was yielded completely. A caller that may
-    stop inside a batch advances it over the records that it has used. Waits for records for at most ``wait_ms``. Raises
-    KafkaError if a partition cannot be read.
+    stop inside a batch advances it over the records that it has used. Waits for records for at most ``wait_ms``. Skips
+    a partition whose leader has moved; the next call finds the new leader. Raises KafkaError if a partition cannot be
+    read.
     """
     by_node: dict[int, dict[int, int]] = {}
     for index, offset in at.items():

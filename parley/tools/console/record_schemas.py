@@ -111,8 +111,8 @@ class RecordSchemas:
                 self._leave_alone(f"The schema registry has not responded for {WAIT_S:g} s.")
 
     def decode(self, topic: str, data: bytes | None, *, is_key: bool) -> Decoded | None:
-        """Return the decoded key or value, or why it cannot be decoded. Returns None if it names no schema. Call
-        ``look_up`` before."""
+        """Return the decoded key or value, or why it cannot be decoded. Returns None if ``data`` is None, or if it
+        names no schema. Call ``look_up`` first."""
         if data is None:
             return None
         if (file := self._settings.files.get((topic, is_key))) is not None:

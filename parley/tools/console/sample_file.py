@@ -53,11 +53,13 @@ class SampleFile:
         self._is_usable = True
 
     def last_hour(self, now_ms: int) -> list[Sample]:
-        """Return the samples of the last hour, oldest first."""
+        """Return the samples of the last hour, oldest first. Returns an empty list if the file does not exist or cannot
+        be read."""
         return self._read("samples", now_ms - _HOUR_MS)[-SAMPLES_MAX:]
 
     def minutes(self, since_ms: int) -> list[Sample]:
-        """Return the averages of each minute since this time, oldest first."""
+        """Return the averages of each minute since this time, oldest first. Returns an empty list if the file does not
+        exist or cannot be read."""
         return self._read("minutes", since_ms)
 
     def add(self, sample: Sample) -> None:

@@ -75,7 +75,7 @@ class Sessions:
 
     def find(self, cookie: str | None) -> Session | None:
         """Return the session of a cookie, and note that it was used. Returns None if the session does not exist or has
-        expired."""
+        expired. For a visitor who has not logged in, the session has no view."""
         session = self._sessions.get(cookie or "")
         if session is None or _is_expired(session):
             return self._recognised(cookie or "")
@@ -89,8 +89,8 @@ class Sessions:
         return await self._kept(self._shared_view())
 
     async def log_in(self, session: Session, user: str, password: str, address: str) -> Session:
-        """Log in and return a new session. Raises KafkaError if the cluster rejects the login or does not respond, and
-        HTTPException (429) if too many logins are in progress."""
+        """Log in, end ``session``, and return a new one. Raises KafkaError if the cluster rejects the login or does not
+        respond, and HTTPException (429) if too many logins are in progress."""
         if self._logins[address] >= ADDRESS_LOGINS_MAX or self._logins.total() >= LOGINS_MAX:
             raise HTTPException(429, "Too many logins are in progress. Try again.", {"retry-after": f"{_RETRY_S}"})
         self._logins[address] += 1

@@ -18,8 +18,9 @@ _SORTS = ("name", "partitions", "records")
 
 
 async def topics(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a page of the topics. Query: search, internal, troubled, sort, page, size. Raises HTTPException (400) for
-    an unknown sort order."""
+    """Return a page of the topics. Query: search, internal (include internal topics), troubled (only topics with
+    replicas out of sync or without a leader), sort (name, partitions or records), page, size. Raises HTTPException
+    (400) for an unknown sort order."""
     found = matching(request, (await view.metadata()).topics, lambda topic: topic.name or "")
     if not request.query_params.get("internal"):
         found = [topic for topic in found if not topic.is_internal]
@@ -62,7 +63,8 @@ def _troubles(topic: Any) -> bool:
 
 
 async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a topic with its partitions: leader, replicas, ISR, offsets, and sizes if the user may read them."""
+    """Return a topic with its partitions: leader, replicas, ISR, offsets, and sizes if the user may read them. An
+    offset is None if it is unknown. Raises KafkaError if the topic cannot be described."""
     name = request.path_params["name"]
     answer = await described_topic(view.client, name)
     found = answer.topics[0]
@@ -118,7 +120,7 @@ async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
 
 async def create(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Create a topic. Body: name, partitions and replicas (-1: the cluster's default), configs (an object with string
-    values)."""
+    values). Raises CommandError if the controller rejects the request."""
     body = await request.object()
     configs = body.get("configs", {})
     if not isinstance(configs, dict) or not all(isinstance(value, str) for value in configs.values()):
@@ -132,7 +134,7 @@ async def create(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def delete(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Delete a topic."""
+    """Delete a topic. Raises CommandError if it does not exist, or the controller rejects the request."""
     name = request.path_params["name"]
     await changing.delete(view.client, re.escape(name), if_exists=False)
     view.forget()
@@ -140,7 +142,8 @@ async def delete(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def add_partitions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Add partitions to a topic. Body: ``count`` is the new total number."""
+    """Add partitions to a topic. Body: ``count`` is the new total number. Raises CommandError if the topic does not
+    exist, or the controller rejects the request."""
     name, body = request.path_params["name"], await request.object()
     growth = changing.Growth(integer_of(body, "count"), None)
     await changing.alter(view.client, re.escape(name), growth, if_exists=False)
@@ -149,7 +152,8 @@ async def add_partitions(view: ClusterView, request: ApiRequest) -> dict[str, An
 
 
 async def remove_records(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Delete the records of a partition before an offset. Body: partition, offset (-1: all records)."""
+    """Delete the records of a partition before an offset. Body: partition, offset (-1: all records). Returns the new
+    log start offset as ``first``. Raises KafkaError if the broker refuses."""
     name, body = request.path_params["name"], await request.object()
     where = name, integer_of(body, "partition")
     results = await delete_records.delete(view.client, {where: integer_of(body, "offset")})

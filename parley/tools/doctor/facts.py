@@ -70,7 +70,8 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The metrics of a broker: by name, the samples as labels and value. ``clock_ahead_s`` is None if unknown."""
+    """The metrics of a broker: by name, the samples as labels and value. ``clock_ahead_s`` is how many seconds the
+    broker's clock is ahead of this machine's, or None if unknown."""
 
     address: str
     samples: Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -175,7 +176,8 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A reassignment, sampled twice. ``copied`` contains the adding replicas that existed at both samples.
+    """A reassignment, sampled twice. ``copied`` contains, by broker, the sizes of each adding replica at the two
+    samples.
 
     ``whole`` is the size of the leader's replica, or None if unknown. An adding replica's own lag is useless, because
     its high watermark lags, too.

@@ -49,7 +49,8 @@ class Groups:
         return [Group(name, sample, await self._sample(name)) for name, sample in first.items()]
 
     async def _names(self) -> list[str]:
-        """Return the names of all consumer groups, empty groups last."""
+        """Return the names of all consumer groups, empty groups last. Raises ``CommandError`` or KafkaError if a broker
+        cannot list its groups."""
         found = []
         for broker in self._cluster.running:
             if not broker.responds:

@@ -112,7 +112,8 @@ class Gathering:
         return replace(found, store=store, certificates=self._certificates, missing=self._steps.missing)
 
     async def _described(self) -> Any:
-        """Return the description of the cluster, including its fenced brokers if the brokers support that."""
+        """Return the description of the cluster, including its fenced brokers if the brokers support that. Raises
+        KafkaError if no broker responds or the broker rejects the request."""
         try:
             return await describe(self._client, fenced=True)
         except CommandError as error:

@@ -35,7 +35,8 @@ def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page
     """Fetch a page, whatever its status, such as the 503 of an unhealthy broker. A user and password in the URL are
     sent.
 
-    Raises ``NoPage`` if the server does not respond within ``limit_s`` seconds, or does not allow access to the page.
+    Raises ``NoPage`` if the server does not respond within ``limit_s`` seconds, or responds with status 401, 403 or
+    404.
     """
     parts = urlsplit(url)
     request = urllib.request.Request(f"{shown(url)}{parts.path}")

@@ -41,7 +41,8 @@ DISK_S: Final = 60.0
 async def machine_of(
     path: Path, progress: Callable[[str], None] = lambda text: None, limit_s: float = LIMIT_S
 ) -> Machine:
-    """Take the snapshot, within about ``limit_s`` seconds. Raises ``CommandError`` if the file cannot be read."""
+    """Take the snapshot, within about ``limit_s`` seconds. If the settings are invalid, the snapshot contains only
+    their problems. Raises ``CommandError`` if the file cannot be read."""
     try:
         given = read_configuration(path)
     except OSError as error:

@@ -77,7 +77,7 @@ def _is_elsewhere(cluster: Cluster) -> bool:
 
 
 def no_controller(cluster: Cluster) -> Iterator[Seen]:
-    """Find clusters without a controller."""
+    """Yield an observation if the cluster has no controller."""
     if cluster.controller < 0:
         yield Seen(
             "no broker is the controller: no leader is elected, and no topic or setting can be changed",
@@ -248,7 +248,7 @@ def one_rack(cluster: Cluster) -> Iterator[Seen]:
 
 
 def without_racks(cluster: Cluster) -> Iterator[Seen]:
-    """Find clusters in which only some brokers have a rack, or all brokers have the same rack."""
+    """Yield an observation if only some brokers have a rack, or all have the same rack."""
     racks = [each.rack for each in cluster.running]
     named = [rack for rack in racks if rack]
     if named and len(racks) > 1 and len(named) == len(racks) and len(set(named)) == 1:

@@ -105,7 +105,7 @@ def cluster_clocks(cluster: Cluster) -> Iterator[Seen]:
 
 
 def machine_clock(machine: Machine) -> Iterator[Seen]:
-    """Compare this machine's clock with that of the store."""
+    """Yield an observation if this machine's clock differs from that of the store."""
     if machine.store is not None:
         yield from _clock("the clock of the coordination store", machine.store.clock_ahead_s, machine.store.url)
 
@@ -184,7 +184,7 @@ def few_descriptors_left(cluster: Cluster) -> Iterator[Seen]:
 
 
 def low_limit(machine: Machine) -> Iterator[Seen]:
-    """Check that the limit of open files is high enough for the partitions on the disks."""
+    """Yield an observation if the limit of open files is too low for the partitions on the disks."""
     advised = _advised(machine.partitions)
     if machine.descriptors is not None and machine.descriptors < advised:
         whose = f"of {machine.running}" if machine.running else "of this shell, if the broker is started from it"

@@ -89,7 +89,9 @@ class SecuredFiles:
         return Lock(self.authority.certificate_file, certificate, account, root)
 
     def write_broker_properties(self, url: str, *, brokers: int, data: Path, port: int) -> Path:
-        """Write the brokers' properties file, for the store at ``url``. Returns its path."""
+        """Write the brokers' properties file, for the store at ``url``. Returns its path. ``brokers`` is the number of
+        brokers, ``data`` their log directory (created if necessary), ``port`` that of their listener (0: any free
+        port)."""
         data.mkdir(mode=0o700, exist_ok=True)
         path = self._cluster / "broker.properties"
         text = _BROKER_PROPERTIES.format(

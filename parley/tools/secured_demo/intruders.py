@@ -117,7 +117,7 @@ def _foreign_authority(files: SecuredFiles) -> Authority:
 
 
 def refuse(attempts: Iterable[Attempt]) -> None:
-    """Run the commands, and show how each is refused. Raises NotRefused if one succeeds."""
+    """Run the commands, and show how each is refused. Raises NotRefused if one is not refused."""
     for attempt in attempts:
         print(f"\n# {attempt.title}:\n$ parley {shlex.join(attempt.words)}", flush=True)
         done = subprocess.run(
@@ -138,8 +138,8 @@ def refuse(attempts: Iterable[Attempt]) -> None:
 
 
 def refuse_forged_broker(bootstrap: str, topic: str, client: Path) -> None:
-    """Send requests that only brokers may send, as the user of a properties file. Raises NotRefused if one is not
-    refused."""
+    """Send requests that only brokers may send, as the user whose properties file is ``client``. Raises NotRefused if
+    one is not refused."""
     print(f"\n# {USER} poses as broker 2: fetches as a follower, and requests the controller's metadata:")
     for name, code in asyncio.run(_pose(bootstrap, topic, client)).items():
         print(f"  {name}: {code.name}", flush=True)

@@ -31,7 +31,8 @@ _URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://([^\s/?#]*@)?[^\s?#]*(?:\?
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Return True if the value of this setting must not be shown."""
+    """Return True if the value of this setting must not be shown. The value matters only for an unknown key: a
+    reference to a config provider is not secret."""
     key = base_key(name) or _of_other_stores(name)
     if key is not None:
         return bool(key.is_sensitive)

@@ -169,7 +169,8 @@ async def _set_here(
     client: Client, kind: int, names: list[str], keys: tuple[str, ...], node: int | None
 ) -> dict[str, dict[str, str | None]]:
     """Return the settings among ``keys`` that are set for each topic or broker itself, not inherited. Their values are
-    None, so that the caller can pass the result to ``set_configs`` to remove them."""
+    None, so that the caller can pass the result to ``set_configs`` to remove them. Raises ``CommandError`` if settings
+    cannot be read."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(

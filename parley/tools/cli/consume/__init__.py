@@ -90,7 +90,6 @@ def _consume(options: Options, in_file: dict[str, str], in_texts: dict[str, str]
 
 
 def _consume_in_share_group(options: Options, in_file: dict[str, str], in_texts: dict[str, str]) -> None:
-    """Consume as a member of a share group."""
     from parley.tools.cli.consume import consumer_config, reading, sharing
     from parley.tools.cli.librdkafka import check_topic_name, connect, translated
 
@@ -118,8 +117,8 @@ def _consume_in_share_group(options: Options, in_file: dict[str, str], in_texts:
 
 @contextmanager
 def _until_the_end(options: Options, connection: Connection, close: Callable[[], object]) -> Iterator[Printed]:
-    """Close the consumer when the block ends, even after an interrupt, and print how many records were printed. Turns
-    errors of librdkafka into ``CommandError``."""
+    """Yield a counter of printed records. When the block ends, even after an interrupt, close the consumer and print
+    the count. Turns errors of librdkafka into ``CommandError``."""
     from confluent_kafka import KafkaException
 
     from parley.tools.cli.consume.reading import Printed
@@ -139,7 +138,8 @@ def _until_the_end(options: Options, connection: Connection, close: Callable[[],
 
 
 def _line(options: Options) -> Formatter:
-    """Return the formatter that the options name."""
+    """Return the formatter that the options name. Raises ``CommandError`` if there is none, or a setting or file is
+    invalid."""
     from parley.tools.cli.consume.formatting import formatter, json_formatter
 
     named = {"key.deserializer": options.key_deserializer, "value.deserializer": options.value_deserializer}

@@ -12,7 +12,8 @@ from parley.tools.cli.consume.deserializers import NAMES, Deserializer, Value, d
 from parley.tools.cli.invocation import CommandError
 
 Formatter = Callable[[Any], bytes]
-"""Formats a message as bytes, including its newline. Returns no bytes if the message is not to be shown."""
+"""Formats a message as bytes, including its newline. Returns no bytes if the message is not to be shown. Raises
+``CommandError`` if a deserializer cannot read the message."""
 
 _PACKAGE: Final = "org.apache.kafka.tools.consumer."
 _DEFAULT: Final = f"{_PACKAGE}DefaultMessageFormatter"
@@ -67,7 +68,8 @@ class DefaultFormat:
         return cls(**values, deserializers=deserializers_of(properties))
 
     def line(self, message: Any) -> bytes:
-        """Format one record. Raises ``CommandError`` if a deserializer cannot read it."""
+        """Format one record. Returns no bytes if all parts are switched off. Raises ``CommandError`` if a deserializer
+        cannot read it."""
         parts = self._about(message)
         if self.print_headers:
             shown = [name.encode() + b":" + self._shown("headers", data) for name, data in message.headers() or []]

@@ -192,8 +192,8 @@ class ShareMember:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM inside the block: the first signal ends it after the current record, a second one
-        immediately."""
+        """Handle SIGINT and SIGTERM inside the block. The first signal makes ``poll`` raise KeyboardInterrupt after the
+        current record; a second signal raises it immediately."""
         before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

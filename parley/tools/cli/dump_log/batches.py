@@ -25,7 +25,7 @@ _LEGACY = 2
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """Map a file into memory. Raises ``OSError`` if it cannot be opened."""
+    """Map a file into memory, and yield a read-only view of it. Raises ``OSError`` if it cannot be opened."""
     with path.open("rb") as file:
         if not file.seek(0, 2):
             yield memoryview(b"")
@@ -35,7 +35,8 @@ def mapped(path: Path) -> Iterator[memoryview]:
 
 
 def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump the batches of a ``.log`` file, their records if requested, and their problems."""
+    """Yield lines for the batches of a ``.log`` file, their records if requested, and their problems. Raises
+    ``CommandError`` if the file's name is malformed, and ``OSError`` if it cannot be read."""
     first = base_offset(path)
     yield Line(f"Log starting offset: {first}", {"logStartingOffset": first})
     with mapped(path) as data:

@@ -19,7 +19,8 @@ _INT64_MAX = (1 << 63) - 1
 
 def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
     """Dump an ``.index`` file. Yields lines, among them a problem for each entry whose offset is not the last offset of
-    the batch at its position."""
+    the batch at its position. With ``sanity_check``, only checks the index as a broker does. Raises ``OSError`` if the
+    index or its segment cannot be read."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:
@@ -48,7 +49,8 @@ def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
 
 def dump_times(path: Path, options: DumpOptions) -> Iterator[Line]:
     """Dump a ``.timeindex`` file. Yields lines, among them a problem for each entry that is not the maximum timestamp
-    of the batch at its offset, or is earlier than the entry before it."""
+    of the batch at its offset, or is earlier than the entry before it. With ``sanity_check``, only checks the index as
+    a broker does. Raises ``OSError`` if the index or its segment cannot be read."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:
@@ -84,7 +86,7 @@ def _wrong_time(at: int, timestamp: int, offset: int, header: BatchHeader | None
 
 
 def dump_transactions(path: Path) -> Iterator[Line]:
-    """Dump the aborted transactions of a ``.txnindex`` file."""
+    """Yield a line for each aborted transaction in a ``.txnindex`` file, or a problem if it is corrupt."""
     index = TransactionIndex(path)
     try:
         index.sanity_check()
@@ -113,7 +115,7 @@ def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]
 
 def _sanity(path: Path, entry: Struct, log_bytes: int | None) -> Iterator[Line]:
     """Check an index as a broker does when opening it: complete entries in order, and positions inside the segment.
-    Yields a problem, or nothing if the index is sound."""
+    Yields one line: a problem, or that the index is sound."""
     left = path.stat().st_size % entry.size
     if left:
         yield problem(f"the last {left} bytes are not a complete entry of {entry.size} bytes")

@@ -87,7 +87,8 @@ def _decoded(data: bytes | None, kinds: Mapping[int, type[Data]], tag: str) -> s
 
 
 def _payload(value: bytes | None, kind: type[Data]) -> str | None:
-    """Decode a value to JSON. A tombstone is shown as the text that Kafka's tool prints for it."""
+    """Decode a value to JSON, or to a text that says why it is malformed. A tombstone (None) is shown as the text that
+    Kafka's tool prints for it."""
     return "<DELETE>" if value is None else _decoded(value, _all_versions(kind), "version")
 
 

@@ -15,7 +15,8 @@ _OF_PARTITIONS = ("topic", "partition", "offset")
 
 
 def dump_producers(path: Path) -> Iterator[Line]:
-    """Dump the producers of a ``.snapshot`` file."""
+    """Yield a line for each producer in a ``.snapshot`` file, or a problem if it is corrupt. Raises ``OSError`` if it
+    cannot be read."""
     try:
         for entry in read_snapshot(path):
             yield _producer(entry)
@@ -48,8 +49,8 @@ def _producer(entry: ProducerEntry) -> Line:
 
 
 def dump_checkpoint(path: Path) -> Iterator[Line]:
-    """Dump the entries of a checkpoint file (leader epochs with start offsets, or partitions with offsets), and whether
-    its checksum is valid."""
+    """Yield lines for the entries of a checkpoint file (leader epochs with start offsets, or partitions with offsets),
+    whether its checksum is valid, and its problems. Raises ``OSError`` if it cannot be read."""
     names = _FIELDS.get(path.name, _OF_PARTITIONS)
     data = path.read_bytes()
     try:

@@ -28,7 +28,8 @@ async def delete_selected(client: Client, names: Sequence[str] | None, *, timeou
 
 
 async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups of any type. Returns the error code of each group (0 if it was deleted).
+    """Delete these groups of any type. Returns the error code of each group (0 if it was deleted). Raises KafkaError if
+    a coordinator does not respond; the groups before it are then already deleted.
 
     The internal topics of a streams group are kept.
     """

@@ -89,7 +89,8 @@ class Group:
 
 
 async def describe(client: Client, names: Sequence[str], *, timeout_ms: int) -> list[Group]:
-    """Describe these groups. The description of a group that does not exist contains an error."""
+    """Describe these groups. The description of a group that does not exist contains an error. Raises ``CommandError``
+    if a coordinator rejects a request."""
     return [await describe_one(client, name, timeout_ms=timeout_ms) for name in dict.fromkeys(names)]
 
 
@@ -113,7 +114,8 @@ async def describe_one(client: Client, name: str, *, timeout_ms: int) -> Group:
 
 
 async def _consumer_group(client: Client, name: str, timeout_ms: int) -> dict[str, Any] | None:
-    """Describe a group of the consumer protocol. Returns None if the group is classic or the broker is too old."""
+    """Describe a group of the consumer protocol. Returns None if the group is classic or the broker is too old. Raises
+    ``CommandError`` if the coordinator returns another error."""
     request = ConsumerGroupDescribeRequest(group_ids=[name])
     try:
         answer = await of_coordinator(

@@ -27,7 +27,7 @@ class Described(NamedTuple):
 
 async def describe(client: Client, names: Sequence[str] | None, *, with_offsets: bool, timeout_ms: int) -> Described:
     """Describe these groups, or all consumer groups if ``names`` is None. The description of a group that does not
-    exist contains an error.
+    exist contains an error. Raises ``CommandError`` if a broker rejects a request.
 
     Without ``with_offsets``, streams groups have no offsets, because their lag requires requests to the leaders of all
     partitions.
@@ -46,7 +46,8 @@ async def describe(client: Client, names: Sequence[str] | None, *, with_offsets:
 
 
 def show(found: Described, view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if any of them does not exist."""
+    """Print the groups: their offsets, members or state, as ``view`` says. With ``output_format``, print everything.
+    Returns False if any of them does not exist."""
     if output_format:
         data = [
             *map(tables.as_data, found.consumers),

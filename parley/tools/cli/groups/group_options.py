@@ -58,8 +58,8 @@ class GroupOptions:
         return None if self.all_groups else self.group
 
     def on_cluster(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run ``work`` with a client of the cluster, and return its result. Raises ``CommandError`` for every
-        failure."""
+        """Run ``work`` with a client of the cluster, and return its result. Raises ``CommandError`` if a setting is
+        invalid or a request fails."""
         return on_cluster(self.bootstrap_server, self.command_config, work, timeout_ms=self.timeout)
 
 
@@ -78,7 +78,7 @@ class ResetOptions(GroupOptions):
         """Plan a reset, let ``work`` carry it out, and print the results. ``option`` is the name of the option for
         topics.
 
-        Raises ``CommandError`` for options that cannot be combined.
+        Raises ``CommandError`` for options that cannot be combined, and ``typer.Exit`` if a group was not reset.
         """
         from parley.tools.cli.groups import reset
 

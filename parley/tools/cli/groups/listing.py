@@ -111,7 +111,7 @@ def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, ou
 
 def validate_regex(pattern: str) -> None:
     """Check a subscription pattern against the RE2 syntax that brokers use, which has no lookaround and no
-    backreferences.
+    backreferences. Print a line if it is valid.
 
     Raises ``CommandError`` if the pattern is invalid.
     """

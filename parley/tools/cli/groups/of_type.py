@@ -19,7 +19,8 @@ async def list_groups_of_type(
     """Return the names and states of the groups of this type, sorted. If ``states`` is empty, groups in any state are
     returned.
 
-    Raises ``CommandError`` for a state that groups of this type do not have.
+    Raises ``CommandError`` for a state that is not in ``known_states``, the states of groups of this type, or if a
+    broker cannot list its groups.
     """
     spelling = {state.lower(): state for state in known_states}
     wrong = [state for state in states if state.lower() not in spelling]

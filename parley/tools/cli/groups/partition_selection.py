@@ -16,7 +16,9 @@ class PartitionSelection:
     topics: Mapping[str, frozenset[int] | None] = field(default_factory=dict)
 
     def partitions(self, known: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
-        """Return the selected partitions. Raises ``CommandError`` if any of them does not exist."""
+        """Return the selected partitions of the named topics, or an empty list if no topic is named. ``known`` contains
+        the partitions of each existing topic. Raises ``CommandError`` if a selected topic or partition does not
+        exist."""
         found = []
         for topic, wanted in self.topics.items():
             there = known.get(topic, ())

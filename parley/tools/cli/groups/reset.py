@@ -77,8 +77,8 @@ class Result:
 
 
 def target(*, now_ms: int | None = None, **options: Any) -> Target:
-    """Return the target that the options name. Raises ``CommandError`` unless exactly one is given, or if its value is
-    malformed."""
+    """Return the target that the options name. ``by_duration`` counts back from ``now_ms``, by default the current
+    time. Raises ``CommandError`` unless exactly one is given, or if its value is malformed."""
     given = {name: value is not None and value is not False and value != "" for name, value in options.items()}
     kind = one_action(**given)
     value = options[kind]
@@ -117,7 +117,8 @@ def parse_duration(text: str) -> int:
 
 
 def read_csv(path: Path) -> FilePlan:
-    """Read lines ``[group,]topic,partition,offset``. Raises ``CommandError`` for a line in any other format."""
+    """Read lines ``[group,]topic,partition,offset``. Raises ``CommandError`` if the file cannot be read, or a line has
+    any other format."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(file), 1) if row]
@@ -135,9 +136,11 @@ def read_csv(path: Path) -> FilePlan:
 
 
 async def reset(client: Client, plan: Plan) -> list[Result]:
-    """Find the new offsets of each group, and commit them if the plan says so.
+    """Find the new offsets of each group, and commit them if the plan says so. The result of a group that has members
+    contains an error.
 
-    Raises ``CommandError`` if any of the groups is a share group or a streams group.
+    Raises ``CommandError`` if any of the groups is a share group or a streams group, or if an offset cannot be found or
+    committed. Groups before it are then already reset.
     """
     names = await selected(client, plan.groups)
     return [await _reset_one(client, name, plan) for name in names]
@@ -211,7 +214,7 @@ async def _looked_up(client: Client, partitions: Iterable[TopicPartition], time:
 
 async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return the offsets, limited to the range between the start and the end of each partition. Prints a warning for
-    each offset outside it."""
+    each offset outside it. Raises ``CommandError`` if a partition's start or end cannot be looked up."""
     first, last = await _looked_up(client, wanted, EARLIEST), await _looked_up(client, wanted, LATEST)
     kept = {}
     for (topic, index), offset in sorted(wanted.items()):

@@ -88,7 +88,8 @@ class Tally:
     """The time at which the last record arrived."""
 
     def row(self, now: float, since: float, records: int, size_bytes: int) -> list[str]:
-        """Return the volume and rates since a time, as the columns of kafka-consumer-perf-test."""
+        """Return the volume and rates, as the columns of kafka-consumer-perf-test. ``records`` and ``size_bytes`` are
+        the amounts read from the time ``since`` to ``now``."""
         elapsed = max(now - since, 1e-9)
         joining_ms = ((self.joined or self.started) - self.started) * 1000
         fetch_ms = max((now - self.started) * 1000 - joining_ms, 0.001)
@@ -231,7 +232,8 @@ def _measured(consumer: Any, options: Options, *, detailed: bool) -> tuple[Tally
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """Return the consumer's settings. Options override the properties file, which overrides the defaults."""
+    """Return the consumer's settings. Options override the properties file, which overrides the defaults. Raises
+    ``CommandError`` if a setting or the properties file cannot be parsed."""
     own = {
         "client.id": "perf-consumer-client",
         "auto.offset.reset": "latest" if options.from_latest else "earliest",

@@ -118,7 +118,8 @@ def _check(wanted: Load) -> None:
 
 
 def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
-    """Return the partitions of the topic, each with its end offset, for the consumer to start there."""
+    """Return the partitions of the topic, each with its end offset, for the consumer to start there. Raises
+    KafkaException if an end offset cannot be read within a minute."""
     from confluent_kafka import TopicPartition
 
     ends = []

@@ -210,7 +210,8 @@ def produce(options: Options) -> None:
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """Return the producer's settings. ``--bootstrap-server`` and ``--transactional-id`` override all others."""
+    """Return the producer's settings. ``--bootstrap-server`` and ``--transactional-id`` override all others. Raises
+    ``CommandError`` if a setting or the properties file cannot be parsed."""
     own = {"bootstrap.servers": DEFAULT_BOOTSTRAP, "client.id": "perf-producer-client"}
     given = settings_of(own, options.producer_config, options.producer_props, "--producer-props")
     if options.bootstrap_server:

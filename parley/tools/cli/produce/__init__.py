@@ -131,7 +131,8 @@ def produce(options: Options) -> None:
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """Return the producer's settings. Options override the properties file, which overrides the defaults."""
+    """Return the producer's settings. Options override the properties file, which overrides the defaults. Raises
+    ``CommandError`` if a setting or the properties file cannot be parsed."""
     from parley.tools.cli.librdkafka import settings_of
 
     own = {

@@ -78,7 +78,7 @@ class Sender:
 
     def finish(self) -> None:
         """Wait until every record is acknowledged or has failed. While no record is acknowledged for some seconds,
-        warns of the reason if it is known."""
+        warns of the reason if it is known. Raises ``CommandError`` if librdkafka reports a fatal error."""
         done = -1
         while self._flush():
             before, done = done, self.acknowledged + self.failed

@@ -63,7 +63,8 @@ async def generate(
 ) -> tuple[Plan, Plan]:
     """Return the current assignment of these topics, and propose one that distributes them over these brokers.
 
-    Raises ``CommandError`` if a topic does not exist or there are too few brokers.
+    Raises ``CommandError`` if a topic does not exist, there are too few brokers, or (with ``rack_aware``) only some of
+    the brokers have a rack.
     """
     current = await _present(client, topics)
     chosen = [one for one in requests.registrations(await requests.brokers(client)) if one.broker_id in broker_ids]

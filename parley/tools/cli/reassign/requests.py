@@ -47,7 +47,7 @@ ReplicasOnDisk = dict[tuple[str, int, int], ReplicaOnDisk]
 
 
 async def brokers(client: Client) -> list[Any]:
-    """Return the running brokers, sorted by id."""
+    """Return the running brokers, sorted by id. Raises ``CommandError`` if the cluster rejects the request."""
     return sorted((await describe(client, fenced=False)).brokers, key=lambda broker: broker.broker_id)
 
 

@@ -69,7 +69,7 @@ class Verification:
 
 
 async def verify(client: Client, plan: Plan) -> Verification:
-    """Get the progress of a plan from the cluster."""
+    """Return the progress of a plan. Raises ``CommandError`` if the cluster rejects a request."""
     current = await requests.replicas(client, {topic for topic, _ in plan})
     moving = await requests.ongoing(client, plan)
     partitions = {

@@ -43,7 +43,8 @@ class Offset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareGroup:
-    """A share group as described by its coordinator. If ``error`` is set, the other fields are empty."""
+    """A share group as described by its coordinator. If ``error`` is set, all other fields except ``name`` have their
+    defaults."""
 
     name: str
     state: str = "Dead"
@@ -56,20 +57,22 @@ class ShareGroup:
 
 
 async def list_share_groups(client: Client, states: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return the names and states of share groups, sorted. Raises ``CommandError`` for an unknown state."""
+    """Return the names and states of share groups, sorted. Raises ``CommandError`` for an unknown state, or if a broker
+    cannot list its groups."""
     return await list_groups_of_type(client, _SHARE, STATES, states)
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> list[ShareGroup]:
     """Describe these share groups, or all if ``names`` is None, sorted by name. The description of a missing group
-    contains an error."""
+    contains an error. Raises ``CommandError`` if offsets cannot be read."""
     if names is None:
         names = [name for name, _ in await list_share_groups(client)]
     return [await describe_one(client, name, timeout_ms=timeout_ms) for name in sorted(set(names))]
 
 
 async def describe_one(client: Client, name: str, *, timeout_ms: int) -> ShareGroup:
-    """Describe one share group, with its offsets. If the group does not exist, ``error`` is set."""
+    """Describe one share group, with its offsets. If the coordinator rejects the request, for example because the group
+    does not exist, ``error`` is set. Raises ``CommandError`` if the offsets cannot be read."""
     answer = await of_coordinator(
         client,
         name,

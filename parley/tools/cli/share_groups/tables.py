@@ -15,7 +15,7 @@ _NOTHING = "-"
 
 
 def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, output_format: Format | None) -> None:
-    """Print the names of groups, and their states."""
+    """Print the names of groups, with their states if ``with_state`` or an output format is given."""
     if output_format:
         print_data([{"group": name, "state": state} for name, state in groups], output_format)
     elif with_state:
@@ -27,7 +27,8 @@ def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, output_for
 
 
 def show(groups: Sequence[ShareGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if any of them does not exist."""
+    """Print the groups: their offsets, members or state, as ``view`` says. With ``output_format``, print everything.
+    Returns False if any of them does not exist."""
     return show_each(groups, partial(_show_one, view=view, verbose=verbose), as_data, output_format)
 
 

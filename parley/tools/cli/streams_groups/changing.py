@@ -34,8 +34,8 @@ class InternalTopics:
 async def delete_groups(
     client: Client, names: Sequence[str] | None, internal: InternalTopics, *, timeout_ms: int
 ) -> dict[str, str]:
-    """Delete these streams groups, or all of them if ``names`` is None. Returns the error for each, which is empty if
-    the group was deleted."""
+    """Delete these streams groups, or all of them if ``names`` is None. With ``internal.all``, also delete their
+    internal topics. Returns the error for each group, which is empty if everything was deleted."""
     known = dict(await list_streams_groups(client))
     outcomes = {}
     for name in dict.fromkeys(known if names is None else names):
@@ -89,7 +89,7 @@ async def delete_offsets(
     client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
 ) -> dict[TopicPartition, int]:
     """Delete offsets of a group for its input topics (an empty selection: all). Returns the error code of each
-    partition."""
+    partition (0 if its offset was deleted). Raises ``CommandError`` if the whole request fails."""
     if not selection.topics:
         committed = await _inputs(client, group, timeout_ms)
         topics = {topic: frozenset(index for name, index in committed if name == topic) for topic, _ in committed}
@@ -111,7 +111,10 @@ async def _inputs(client: Client, group: str, timeout_ms: int) -> dict[TopicPart
 
 async def reset(client: Client, plan: Plan, internal: InternalTopics) -> list[Result]:
     """Find the new offsets of each group, and commit them and delete internal topics if the plan says so. A result
-    contains an error if its group cannot be reset, or if internal topics were not deleted."""
+    contains an error if its group cannot be reset, or if internal topics were not deleted.
+
+    Raises ``CommandError`` if an offset cannot be found or committed. Groups before it are then already reset.
+    """
     names = plan.groups
     if names is None:
         names = tuple(name for name, _ in await list_streams_groups(client))

@@ -70,7 +70,8 @@ class Offset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamsGroup:
-    """A streams group as described by its coordinator. If ``error`` is set, the other fields are empty."""
+    """A streams group as described by its coordinator. If ``error`` is set, all other fields except ``name`` have their
+    defaults."""
 
     name: str
     state: str = "Dead"
@@ -100,7 +101,8 @@ def is_internal(topic: str, group: str) -> bool:
 
 
 async def list_streams_groups(client: Client, states: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return the names and states of streams groups, sorted. Raises ``CommandError`` for an unknown state."""
+    """Return the names and states of streams groups, sorted. Raises ``CommandError`` for an unknown state, or if a
+    broker cannot list its groups."""
     return await list_groups_of_type(client, _STREAMS, STATES, states)
 
 
@@ -108,7 +110,7 @@ async def describe(
     client: Client, names: Sequence[str] | None, *, with_offsets: bool, timeout_ms: int
 ) -> list[StreamsGroup]:
     """Describe these streams groups, or all if ``names`` is None, sorted by name. The description of a missing group
-    contains an error."""
+    contains an error. Raises ``CommandError`` if offsets cannot be read."""
     if names is None:
         names = [name for name, _ in await list_streams_groups(client)]
     wanted = sorted(set(names))
@@ -116,7 +118,8 @@ async def describe(
 
 
 async def describe_one(client: Client, name: str, *, with_offsets: bool = False, timeout_ms: int) -> StreamsGroup:
-    """Describe one streams group. If the group does not exist, ``error`` is set."""
+    """Describe one streams group. If the coordinator rejects the request, for example because the group does not exist,
+    ``error`` is set. With ``with_offsets``, raises ``CommandError`` if the offsets cannot be read."""
     answer = await of_coordinator(
         client,
         name,

@@ -26,7 +26,8 @@ _MEMBER_COLUMNS = (
 
 
 def show(groups: Sequence[StreamsGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if any of them does not exist."""
+    """Print the groups: their offsets, members or state, as ``view`` says. With ``output_format``, print everything.
+    Returns False if any of them does not exist."""
     return show_each(groups, partial(_show_one, view=view, verbose=verbose), as_data, output_format)
 
 

@@ -39,7 +39,8 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_from(text: str, now_ms: int) -> int:
-    """Parse ``--from``. Returns ms since 1970, or ``EARLIEST``. Raises ``CommandError`` for any other format."""
+    """Parse ``--from``. Returns ms since 1970, or ``EARLIEST``. An age such as ``15m`` counts back from ``now_ms``.
+    Raises ``CommandError`` for any other format."""
     from parley.tools.cli.topic_offsets import EARLIEST
 
     if text == "earliest":

@@ -197,7 +197,8 @@ class _Tail:
             self.consumer.incremental_assign([Position(*one, OFFSET_BEGINNING) for one in new])
 
     def _next(self, timeout_s: float) -> Any:
-        """Return the next record, or None. Records which partitions have reached their end offsets."""
+        """Return the next record, or None if none arrives within the timeout. Records which partitions have reached
+        their end offsets. Raises ``CommandError`` for an error that librdkafka does not retry."""
         message = self.consumer.poll(timeout_s)
         if message is None:
             return None

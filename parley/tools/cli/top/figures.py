@@ -84,8 +84,8 @@ class Figures:
         }
 
     def lines(self, height: int | None = None) -> list[str]:
-        """Return the screen's lines, at most ``height``. Topics and groups share the lines that the brokers
-        do not use."""
+        """Return the screen's lines, at most ``height``, or all if it is None. Topics and groups share the lines that
+        the brokers do not use."""
         data = self.as_data()
         for row in (*data["brokers"], *data["topics"]):
             row["size"] = None if (size := row.pop("bytes")) is None else bytes_text(size)

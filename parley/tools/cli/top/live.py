@@ -21,14 +21,16 @@ _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 async def once(client: Client, interval_s: float, *, internal: bool) -> Figures:
-    """Take two samples and return the figures."""
+    """Take two samples, ``interval_s`` seconds apart, and return the figures. Raises KafkaError if no broker
+    responds."""
     before = await take(client, internal=internal)
     await asyncio.sleep(interval_s)
     return between(before, await take(client, internal=internal))
 
 
 async def watch(client: Client, interval_s: float, *, internal: bool) -> None:
-    """Draw the figures until the task is cancelled. If no broker responds, show that and keep trying."""
+    """Draw the figures until the task is cancelled. Raises KafkaError if no broker responds to the first sample. If
+    none responds later, show that and keep trying."""
     before = await take(client, internal=internal)
     sys.stdout.write(_BEGIN)
     try:

@@ -179,7 +179,7 @@ def _flag(name: str) -> str:
 
 
 def _work(options: Options, action: str) -> Callable[[Client], Awaitable[None]]:
-    """Return the function that performs the action."""
+    """Return the function that performs the action. Raises ``CommandError`` if an option is missing or malformed."""
     from parley.tools.cli.topics import changing, describing
 
     assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else None

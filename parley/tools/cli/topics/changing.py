@@ -30,14 +30,15 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The new number of partitions of a topic, and the replicas of all its partitions."""
+    """The new number of partitions of a topic, and the replicas of all its partitions (None: the broker chooses those
+    of the new ones)."""
 
     partitions: int
     assignment: Sequence[Sequence[int]] | None
 
 
 async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, verbose: bool = True) -> None:
-    """Create the topic. With ``verbose``, print that it was created.
+    """Create the topic. With ``if_not_exists``, do nothing if it exists. With ``verbose``, print that it was created.
 
     Raises ``CommandError`` if the controller rejects the request.
     """
@@ -80,7 +81,8 @@ async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, verbos
 
 
 async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) -> None:
-    """Add partitions to the topics. Raises ``CommandError`` if the controller rejects the request."""
+    """Add partitions to the topics whose names match ``pattern``, a regular expression. Raises ``CommandError`` if the
+    controller rejects the request, or (unless ``if_exists``) if no topic matches."""
     names = await _existing(client, pattern, if_exists=if_exists)
     metadata = await client.metadata(names)
     counts = {topic.name: len(topic.partitions) for topic in metadata.topics}
@@ -114,7 +116,8 @@ def _added(
 
 
 async def delete(client: Client, pattern: str, *, if_exists: bool) -> None:
-    """Delete the topics. Raises ``CommandError`` if the controller rejects the request."""
+    """Delete the topics whose names match ``pattern``, a regular expression. Raises ``CommandError`` if the controller
+    rejects the request, or (unless ``if_exists``) if no topic matches."""
     names = await _existing(client, pattern, if_exists=if_exists)
     if not names:
         return

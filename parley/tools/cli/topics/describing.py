@@ -36,7 +36,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """The state of a partition. ``elr`` and ``last_known_elr`` are None if not reported (KIP-966)."""
+    """The state of a partition. ``leader`` is -1 if there is none. ``elr`` and ``last_known_elr`` are None if not
+    reported (KIP-966)."""
 
     index: int
     leader: int
@@ -77,7 +78,8 @@ def matching(pattern: str) -> Callable[[str], bool]:
 
 
 async def names(client: Client, pattern: str, *, exclude_internal: bool) -> list[str]:
-    """Return the names of the matching topics, sorted."""
+    """Return the names of the topics that match ``pattern`` (see ``matching``), sorted. Raises ``CommandError`` for an
+    invalid pattern."""
     metadata = await client.metadata()
     fits = matching(pattern)
     return sorted(
@@ -88,7 +90,8 @@ async def names(client: Client, pattern: str, *, exclude_internal: bool) -> list
 
 
 async def describe(client: Client, wanted: Wanted) -> list[TopicDescription]:
-    """Describe the topics, sorted by name. Raises ``CommandError`` if none is found, unless ``wanted.if_exists``."""
+    """Describe the topics, sorted by name. Raises ``CommandError`` if none is found, unless ``wanted.if_exists``, or if
+    their settings cannot be read."""
     metadata = await client.metadata()
     fits = matching("" if wanted.topic_id else wanted.pattern)
     found = [

@@ -155,7 +155,8 @@ def unknown_id(transactional_id: str) -> CommandError:
 async def of_coordinator(
     client: Client, transactional_id: str, request: Request, code_of: Callable[[Any], int]
 ) -> tuple[int, Any]:
-    """Send a request to the coordinator of a transactional id. Retries while the error is retriable.
+    """Send a request to the coordinator of a transactional id. Retries while the error is retriable, for up to
+    ``TIMEOUT_MS``. Raises KafkaError if the last request got no response.
 
     Returns the id of the coordinator, and its response, which may contain an error code.
     """
