@@ -120,7 +120,10 @@ def _folders(parameters: Mapping[str, str]) -> Lookup:
 
 
 def _environment(parameters: Mapping[str, str]) -> Lookup:
-    allowed = re.compile(parameters.get("allowlist.pattern", ".*"))
+    try:
+        allowed = re.compile(parameters.get("allowlist.pattern", ".*"))
+    except re.error as error:
+        raise UnresolvedValue(f"allowlist.pattern is not a regular expression: {error}") from None
 
     def lookup(_: str, key: str) -> str:
         if not allowed.fullmatch(key):

@@ -57,6 +57,8 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PASSWORD", "secret")
     provider = declared("env", f"{CLASSES}.EnvVarConfigProvider", allowlist_pattern="MY_.*")
     assert resolved(provider, "${env:MY_PASSWORD} ${env::MY_PASSWORD}") == "secret secret"
+    with pytest.raises(UnresolvedValue, match=r"allowlist\.pattern is not a regular expression"):
+        ConfigProviders(declared("env", f"{CLASSES}.EnvVarConfigProvider", allowlist_pattern="["))
     with pytest.raises(UnresolvedValue, match="allowlist"):
         resolved(provider, "${env:PATH}")
 

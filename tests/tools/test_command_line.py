@@ -121,9 +121,11 @@ def test_a_login_without_credentials_is_refused(parley: Parley, tmp_path: Path) 
 
 
 def test_a_missing_properties_file(parley: Parley, tmp_path: Path) -> None:
-    typed = parley("topics", "--list", "--command-config", str(tmp_path / "none"))
-    assert typed.code == 1
-    assert "cannot be read" in typed.err
+    none = str(tmp_path / "none")
+    migrate = ("zookeeper-security-migration", "--zookeeper.acl", "secure", "--zk-tls-config-file", none)
+    for words in (("topics", "--list", "--command-config", none), migrate):
+        typed = parley(*words)
+        assert (typed.code, "cannot be read" in typed.err) == (1, True), typed.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)

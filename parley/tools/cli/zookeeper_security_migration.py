@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from parley.tools.cli.app import App
+from parley.tools.cli.common_options import client_properties
 from parley.tools.cli.invocation import CommandError, silence_store_clients
 
 _COMMAND = (
@@ -66,7 +67,6 @@ def migrate(
     auth: Annotated[str, typer.Option(help="Authentication scheme: digest or sasl.")] = "digest",
 ) -> None:
     """Restrict or allow access to the tree."""
-    from parley.configuration.providers import read_configuration
     from parley.consensus.errors import CoordinationError
     from parley.consensus.registry import configured_url
     from parley.consensus.zookeeper.address import parse
@@ -74,7 +74,7 @@ def migrate(
     from parley.consensus.zookeeper.tree_acls import NoTree, set_acls
 
     silence_store_clients()
-    config = dict(read_configuration(tls_config)) if tls_config else {}
+    config = client_properties(tls_config)
     config |= {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": str(connection_timeout_ms)}
     given = {"user": user, "password_file": password_file, "auth": auth, **secrets(config)}
     try:

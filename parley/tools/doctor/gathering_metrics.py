@@ -34,6 +34,7 @@ def _problems(url: str, limit_s: float, tls: ssl.SSLContext | None) -> list[str]
     this client."""
     try:
         found = json.loads(fetched(f"{url}/healthz", limit_s, tls).text)
-    except (NoPage, ValueError):
+        problems = found["problems"].items()
+    except (NoPage, ValueError, LookupError, TypeError, AttributeError):
         return []
-    return [f"{what}: {text}" for what, text in found.get("problems", {}).items()]
+    return [f"{what}: {text}" for what, text in problems]

@@ -47,7 +47,18 @@ def test_round_trip(some: list[Change]) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [b"", b"{", b"\xff", b"1", b'{"a":1}', b"[1]", b'[["unheard of"]]', b'[["partition"]]', b'[["topic","t","x",[]]]', b'[["topic","t",5,[]]]'],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"1",
+        b'{"a":1}',
+        b"[1]",
+        b'[["unheard of"]]',
+        b'[["partition"]]',
+        b'[["topic","t","x",[]]]',
+        b'[["topic","t",5,[]]]',
+    ],
 )
 def test_bytes_that_are_not_changes_are_refused(wrong: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):

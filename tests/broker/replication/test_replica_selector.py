@@ -52,7 +52,9 @@ def test_a_class_that_is_no_selector_is_refused(name: str) -> None:
 
 
 def test_any_error_of_a_selector_is_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "selector_that_fails.py").write_text("class Selector:\n    def __init__(self): raise KeyError('zone')\n")
+    (tmp_path / "selector_that_fails.py").write_text(
+        "class Selector:\n    def __init__(self): raise KeyError('zone')\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="KeyError: 'zone'"):
         load_selector("selector_that_fails.Selector")

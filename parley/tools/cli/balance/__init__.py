@@ -127,7 +127,10 @@ def _plan(options: Options) -> None:
     goals = _goals(options)
     cluster = _observed(options) if options.recorded is None else _read(options.recorded)
     if options.record is not None:
-        options.record.write_text(json.dumps(recording.as_data(cluster)) + "\n")
+        try:
+            options.record.write_text(json.dumps(recording.as_data(cluster)) + "\n")
+        except OSError as error:
+            raise CommandError(f"The file {options.record} cannot be written: {error.strerror}.") from error
     _show(options, cluster, plan(cluster, goals), goals)
 
 
