@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from parley.pipeline.connect import data
+from parley.pipeline.connect import data, text_values
 from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.json_converter import JsonConverter
-from parley.pipeline.connect.data import Schema, Struct, array, check_value, decimal, map_of, struct
+from parley.pipeline.connect.data import Schema, SchemaAndValue, Struct, array, check_value, decimal, map_of, struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.java_notation import JavaDateFormat, java_replacement, java_text
 from parley.pipeline.connect.offset_stores import FileOffsetStore
@@ -226,3 +226,8 @@ def test_offsets_in_a_file_outlive_the_worker(tmp_path: Any) -> None:
     assert again.get("c", [{"file": "a"}, {"file": "b"}]) == [{"position": 1}, None]
     assert again.all("c") == [({"file": "a"}, {"position": 1})]
     assert again.all("other") == []
+
+
+@pytest.mark.parametrize("number", [-(1 << 63), (1 << 63) - 1])
+def test_the_limits_of_64_bits_are_integers_in_a_text(number: int) -> None:
+    assert text_values.parse(str(number)) == SchemaAndValue(data.INT64, number)
