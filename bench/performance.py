@@ -101,7 +101,13 @@ FAMILIES = (
         "bench.verification",
         f"{_ONE} --bytes 10000000",
     ),
-    Family("copies", RECORDS, "Ways to send a file to a socket", "bench.copies", f"{_ONE} --bytes 3000000"),
+    Family(
+        "copies",
+        RECORDS,
+        "Ways to send a file to a socket",
+        "bench.copies --rounds 10 --bytes 300000000",
+        f"{_ONE} --bytes 3000000",
+    ),
     Family(
         "small-requests",
         REQUESTS,
