@@ -184,8 +184,10 @@ class Client:
     # --- The cluster ---
 
     async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """Return the brokers and the topics in ``topics`` (None: all). With ``create``, missing topics are created if
-        the broker allows it."""
+        """Return the cluster's brokers and the topics in ``topics`` (None: all). Errors of topics are in the response.
+        With ``create``, the broker creates missing topics if its configuration allows it. A broker that does not
+        support version 4 does so even without ``create``.
+        """
         version = await self.version_for(MetadataRequest)
         requested = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         if version == 0 and requested is None:

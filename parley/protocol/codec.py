@@ -51,7 +51,7 @@ def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
     """Decode the message that fills ``data`` from ``pos`` to its end.
 
     Records in the message are slices of ``data``, valid until the caller overwrites it. Raises MalformedMessage, for
-    example if bytes are left over.
+    example if bytes are left over, and ValueError if the message does not have this version.
     """
     message, end = decode_from(cls, version, data, pos)
     if end != len(data):
@@ -60,7 +60,8 @@ def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
 
 
 def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max: int = ELEMENTS_MAX) -> tuple[M, int]:
-    """Decode the message that starts at ``pos``, like ``decode``. Returns it and the position after it.
+    """Decode the message that starts at ``pos``, like ``decode``, but allow bytes after it. Returns the message and the
+    position after it.
 
     Raises TooManyElements if its arrays contain more than ``elements_max`` elements, or more than the protocol allows.
     """
@@ -80,14 +81,16 @@ def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Return the bytes of a message, without a header and without the size of a frame."""
+    """Return the bytes of a message, without a header and without the size of a frame. Raises ValueError if the message
+    cannot be encoded in this version."""
     parts: list[Buffer] = []
     parts.append(_append(message, version, bytearray(), parts))
     return b"".join(parts)
 
 
 def encode_element(message: type[Message], version: int, element: Struct) -> bytes:
-    """Return the bytes of one element of an array in ``message``, for use in an ``EncodedArray``."""
+    """Return the bytes of one element of an array in ``message``, for use in an ``EncodedArray``. Raises ValueError if
+    the element cannot be encoded in this version of the message."""
     cls = type(element)
     try:
         encoder = _element_encoders[message, version, cls]
@@ -105,7 +108,8 @@ def encode_element(message: type[Message], version: int, element: Struct) -> byt
 def encode_frame_parts(message: Message, version: int) -> list[Buffer]:
     """Return the bytes of a message in consecutive pieces.
 
-    Records of more than a few hundred bytes become separate pieces, without being copied.
+    Records of more than ``encoding.COPIED_BYTES_MAX`` bytes become separate pieces, without being copied. Raises
+    ValueError if the message cannot be encoded in this version.
     """
     parts: list[Buffer] = []
     out = _append(message, version, bytearray(), parts)
@@ -115,7 +119,8 @@ def encode_frame_parts(message: Message, version: int) -> list[Buffer]:
 
 
 def encode_stored(message: Data, version: int) -> bytes:
-    """Encode a stored record's key or value: the version as an int16, then the message."""
+    """Encode a stored record's key or value: the version as an int16, then the message. Raises ValueError if the
+    message cannot be encoded in this version."""
     parts: list[Buffer] = []
     parts.append(_append(message, version, bytearray(_STORED_VERSION.pack(version)), parts))
     return b"".join(parts)
@@ -135,7 +140,8 @@ def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
 
 
 def request_frame(message: Request, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """Return a whole request frame, including its size, in consecutive pieces."""
+    """Return a whole request frame, including its size, in consecutive pieces. Raises ValueError if the request cannot
+    be encoded in this version."""
     header = RequestHeader(
         request_api_key=message.API_KEY,
         request_api_version=version,
@@ -148,7 +154,8 @@ def request_frame(message: Request, version: int, correlation_id: int, client_id
 
 
 def response_frame(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """Return a whole response frame, including its size, in consecutive pieces."""
+    """Return a whole response frame, including its size, in consecutive pieces. Raises ValueError if the response
+    cannot be encoded in this version."""
     key = type(message), version
     header = _response_headers.get(key)
     if header is None:

@@ -65,7 +65,9 @@ class OtherProtocol(Enum):
 
 
 class FrameTooLarge(MalformedMessage):
-    """The size of a frame exceeds the limit. The connection must be closed."""
+    """The size of a frame exceeds the limit. The connection must be closed.
+    ``protocol`` is the other protocol that the peer seems to use, or None.
+    """
 
     def __init__(self, message: str, protocol: OtherProtocol | None = None) -> None:
         super().__init__(message if protocol is None else f"{message}; this looks like {protocol.value}")
@@ -208,7 +210,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
     """Parse the header of a request frame (without its size).
 
     Also parses the header if the version or the API key is unknown; an unknown API is assumed not to be flexible. The
-    caller must check both before it decodes the body. Raises MalformedMessage.
+    caller must check both before it decodes the body. Raises MalformedMessage if the header is truncated or invalid.
     """
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -296,7 +298,10 @@ class ClientConnection:
 
     def buffer_updated(self, received: int) -> Iterator[MatchedResponse]:
         """Yield the responses that the ``received`` bytes complete. The caller must exhaust the iterator before any
-        other call. Raises MalformedMessage."""
+        other call.
+        Raises MalformedMessage if a response is invalid or too large, or does not belong to the oldest request in
+        flight.
+        """
         for frame in self._reader.buffer_updated(received):
             yield self._match(frame)
 

@@ -77,7 +77,8 @@ class Source:
         return self._names[key]
 
     def compiled(self, title: str, scope: dict[str, Any]) -> Any:
-        """Compile the function; ``title`` is the file name in a traceback."""
+        """Compile the lines, and return their function, ``run``. ``scope`` contains its global names; ``title`` is the
+        file name in tracebacks."""
         text = "\n".join(self._lines) + "\n"
         linecache.cache[title] = (len(text), None, text.splitlines(keepends=True), title)
         made = {**scope, **self._kept}

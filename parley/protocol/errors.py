@@ -225,7 +225,8 @@ class KafkaError(Exception):
 
 
 def check_code(code: int, what: str) -> None:
-    """Raise KafkaError if a response contains an error code. The error says ``what`` was requested."""
+    """Raise KafkaError unless ``code``, an error code from a response, is 0. ``what`` describes the request, and
+    becomes the message of the error."""
     if code:
         raise KafkaError(ErrorCode(code), what)
 

@@ -14,7 +14,7 @@ _TAG: Final = 10_000
 
 
 def tagged_label(label: str) -> tuple[tuple[int, bytes], ...]:
-    """Return the tagged fields of a broker with this label, which may be empty."""
+    """Return the ``unknown_tags`` of a broker with this label: one tagged field, or none if the label is empty."""
     return ((_TAG, label.encode()),) if label else ()
 
 

@@ -30,7 +30,7 @@ def uvarint(value: int) -> bytes:
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
     """Return the unsigned varint at ``pos``, of at most 32 bits, and the position after it.
 
-    Raises MalformedMessage if the varint is longer.
+    Raises MalformedMessage if the varint is longer, and IndexError if the buffer ends inside it.
     """
     first = buf[pos]
     return (first, pos + 1) if first < 128 else rest_of_uvarint(buf, pos + 1, first)
@@ -52,7 +52,8 @@ def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
 
 
 def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes], ...], int]:
-    """Return the ``count`` tagged fields at ``pos`` as (tag, content) pairs, and the position after them."""
+    """Return the ``count`` tagged fields at ``pos`` as (tag, content) pairs, and the position after them. Raises the
+    errors of ``read_tag``."""
     tags = []
     last = -1
     for _ in range(count):
@@ -63,8 +64,10 @@ def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes
 
 
 def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
-    """Return the tag of the tagged field at ``pos``, and the start and end of its content. Raises MalformedMessage
-    unless the tag is greater than ``last``, the tag before it."""
+    """Return the tag of the tagged field at ``pos``, and the start and the exclusive end of its content.
+    Raises MalformedMessage if the tag is not greater than ``last``, the tag before it (-1: none), or if the content
+    extends beyond the buffer. Raises IndexError if the buffer ends before the content.
+    """
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= last:

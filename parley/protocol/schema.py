@@ -341,7 +341,8 @@ class Struct(metaclass=_StructType):
         return cls(**{declared.name: declared.default() for declared in cls.fields()})
 
     def copy(self: S) -> S:
-        """Return a copy with copies of its lists and structs. Buffers are shared."""
+        """Return a copy with copies of its lists and structs. Buffers are shared. The copy of a frozen object can be
+        modified."""
         plain: type[S] = type(self)._plain  # type: ignore[assignment]
         twin = plain.__new__(plain)
         for name in plain._declared:
@@ -350,7 +351,8 @@ class Struct(metaclass=_StructType):
         return twin
 
     def frozen(self: S) -> S:
-        """Return an equal object whose attributes cannot be set."""
+        """Return an equal object that raises AttributeError if an attribute is set. Lists and structs are shared, not
+        frozen."""
         cls = _frozen_class(type(self))
         twin: S = object.__new__(cls)
         for name in (*type(self)._declared, "unknown_tags"):
@@ -413,7 +415,6 @@ def constructor(cls: type[S]) -> type[S]:
 
 
 def _make_init(cls: type[Struct]) -> Callable[..., None]:
-    """Generate the ``__init__`` of a class."""
     init: Callable[..., None] = _generated("__init__(self, *, ", cls, [], [], {})
     return init
 

@@ -83,8 +83,8 @@ def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[Plac
     """Return the batches that fill the buffer exactly, all of magic 2. ``first`` is the header of the first batch, if
     known.
 
-    Raises ``CorruptRecord`` if the buffer is empty or ends inside a batch, ``InvalidRecord`` if a batch has another
-    magic.
+    Raises ``CorruptRecord`` if the buffer is empty, is malformed or ends inside a batch, and ``InvalidRecord`` if a
+    batch has another magic or its last offset precedes its base offset.
     """
     header = read_header(buffer) if first is None else first
     if header.size_bytes == len(buffer):
@@ -120,7 +120,8 @@ def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfi
 def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
     """Return the whole batches in a leader's response to a fetch from ``log_end_offset``.
 
-    Raises ``CorruptRecord`` for a wrong checksum, or if the offsets do not increase from the log end offset.
+    Leaves out an incomplete batch at the end. Raises ``CorruptRecord`` if a header is malformed, a checksum is wrong,
+    or the offsets do not increase from the log end offset.
     """
     found, expected = [], log_end_offset
     for at, header in headers(buffer):

@@ -115,7 +115,8 @@ def encode(lines: Iterable[str]) -> bytes:
 def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
     """Return the entries of a checkpoint file; ``entry`` parses the words of one line.
 
-    An empty file has no entries, because Kafka creates its checkpoints empty. Raises ``MalformedCheckpoint``.
+    An empty file has no entries, because Kafka creates its checkpoints empty. Raises ``MalformedCheckpoint`` if the
+    version, the count or the encoding is wrong, and the errors of ``entry``.
     """
     try:
         lines = data.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")

@@ -162,7 +162,8 @@ class DirectoryLoader:
                 self._failed(error)
 
     def finish(self) -> None:
-        """Record that every log is open, and therefore recovered. An ``OSError`` takes the directory offline.
+        """Record that every log is open, and therefore recovered. An ``OSError`` takes the directory offline, but is
+        raised if the process has run out of a resource.
 
         If the broker is killed before this, its next startup cannot tell which of these logs a crash of the machine has
         damaged, so it treats all of them as damaged.

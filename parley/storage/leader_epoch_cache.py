@@ -48,7 +48,8 @@ def epoch_at(entries: Sequence[EpochStart], offset: int) -> int | None:
 
 
 class LeaderEpochCache:
-    """The leader epochs of one log, oldest first. Reads the checkpoint at ``path`` if it exists."""
+    """The leader epochs of one log, oldest first. Reads the checkpoint at ``path`` if it exists. Raises ``OSError`` if
+    the disk fails."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
         """``is_new`` means that the log has no files yet, so the checkpoint is not read."""

@@ -273,7 +273,8 @@ class Log(ReadableLog):
         time. Blocks.
 
         Raises ``KafkaError``: OFFSET_OUT_OF_RANGE if the range is no longer in ``damage``; KAFKA_STORAGE_ERROR if the
-        disk fails, or the log is closed, being mended or being compacted.
+        disk fails, or the log is closed, being mended or being compacted; CORRUPT_MESSAGE if the file of the damaged
+        segment has become shorter.
         """
         with self._lock:
             self._dirty_from(damaged.first_offset)
@@ -351,11 +352,12 @@ class Log(ReadableLog):
         tombstones_kept_from: int = INT64_MAX,
     ) -> SegmentReplacement:
         """Start to compact the part that was just measured. The caller passes ``request`` and ``adopt`` of the result
-        to ``compact``. ``map_bytes`` limits the offset map. Tombstones at or above ``tombstones_kept_from`` stay.
+        to ``compact``. ``map_bytes`` limits the offset map. Tombstones at or above the offset ``tombstones_kept_from``
+        stay. Blocks.
 
-        Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted, or was truncated or
-        mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or records between the
-        segments are missing.
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the disk fails, or the log is closed, being mended or compacted,
+        or was truncated or mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or
+        records between the segments are missing.
         """
         with self._removal_lock:
             last_batches = self._last_batches()

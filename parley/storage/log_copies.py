@@ -39,7 +39,8 @@ class CopiesAndStraysOwner(Protocol):
         raised as ``KafkaError`` KAFKA_STORAGE_ERROR."""
 
     def set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
-        """Close the log and rename its directory. Raises ``OSError``."""
+        """Close the log and rename its directory, with a suffix for ``mark``. Returns a list with the new path; an
+        empty list if the log has no directory yet. Blocks. Raises ``OSError``."""
 
 
 class LogCopies:
@@ -111,7 +112,7 @@ class LogCopies:
                 self._maintenance.remove_later(known[1], [copy.directory], 0)
 
     def leave(self, copy: Log) -> None:
-        """Stop copying, but keep the files, so that the next startup finds the copy in ``begun``."""
+        """Stop a copy in progress, but keep its files, so that the next startup finds the copy in ``begun``."""
         del self.in_progress[copy.topic, copy.partition]
         copy.release()
 

@@ -73,7 +73,8 @@ class LogLocations:
         return list(self._logs.values())
 
     def logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        """Return the logs in a directory, including twins."""
+        """Return the logs in a directory, including twins; empty if it is offline. The result changes with the table:
+        copy it before an ``await``."""
         return self._in[directory]
 
     def is_current(self, key: TopicPartition, log: Log) -> bool:

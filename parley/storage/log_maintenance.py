@@ -325,7 +325,8 @@ class LogMaintenance:
         await self._cleaner_offsets[directory].write()
 
     def remove_later(self, directory: LogDirectory, paths: Sequence[Path], delay_ms: int) -> None:
-        """Remove renamed files, or a partition's renamed directory, after ``delay_ms``."""
+        """Remove renamed files, or a partition's renamed directory, after ``delay_ms``. If the disk fails, the
+        directory goes offline. Nothing is removed if it is offline by then."""
         if not paths:
             return
 

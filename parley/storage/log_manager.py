@@ -267,7 +267,10 @@ class LogManager:
                     await self._maintenance.add_unwritten(directory, created)
 
     async def close(self) -> None:
-        """Flush and close every log, and mark each directory as cleanly shut down. Idempotent."""
+        """Flush and close every log, and mark each directory as cleanly shut down. Idempotent.
+        A log or directory that cannot be closed cleanly is only reported in the broker's log, and its directory gets no
+        mark.
+        """
         if not await self._end():
             return
         epoch = self.broker_epoch()
@@ -518,8 +521,8 @@ class LogManager:
     # --- Work on a disk ---
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
-        """Run ``work(*args)`` in the executor, and return its result. An ``OSError`` takes the directory offline and is
-        raised as ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Run ``work(*args)`` in the executor, and return its result. An ``OSError`` is raised as ``KafkaError``
+        KAFKA_STORAGE_ERROR. It takes the directory offline, unless the process has run out of a resource."""
         try:
             return await self._threads.run(work, *args)
         except OSError as error:

@@ -196,7 +196,8 @@ class LogReader:
         offset ``up_to``.
 
         The read has at most ``max_bytes``, except that, with ``min_one_batch``, the first batch may be larger.
-        ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``. With ``nowait``, raises
+        ``offset`` must lie in the log. Raises ``CorruptRecord`` (``DamagedOffset`` if ``offset`` lies in damage),
+        ``ClosedLog`` if the log is closed meanwhile, and ``OSError``. With ``nowait``, raises
         ``BlockingIOError`` if finding the position, or verifying the bytes, would wait for the disk: the caller plans
         again in a thread, without ``nowait``.
         """

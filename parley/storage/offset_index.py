@@ -36,7 +36,8 @@ class OffsetIndex(MappedIndex):
     def open(cls, path: Path, base_offset: int, log_bytes: int) -> OffsetIndex:
         """Open the index of a segment that was sealed or closed and contains ``log_bytes`` of records.
 
-        Raises ``CorruptIndex`` if its size or last entry is invalid, and ``FileNotFoundError``.
+        Raises ``CorruptIndex`` if its size or last entry is invalid, ``FileNotFoundError`` if it is missing, and
+        ``OSError`` if the disk fails.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
@@ -57,13 +58,13 @@ class OffsetIndex(MappedIndex):
 
     def append(self, offset: int, position: int) -> None:
         """Record that the batch that ends with ``offset`` starts at ``position``. Raises ``OSError`` if the disk is
-        full."""
+        full, and ``ValueError`` if ``offset`` is too far from the base offset."""
         _OFFSET_ENTRY.pack_into(self._room(), self.count * 8, self._check_relative(offset), position)
         self.count += 1
 
     def lookup(self, offset: int) -> OffsetPosition:
         """Return the last entry whose offset is at most ``offset``, or the start of the segment. A search for the batch
-        starts there."""
+        starts there. May open the file. Raises ``OSError``."""
         count = self.count
         if not count:
             return OffsetPosition(self.base_offset, 0)
@@ -73,7 +74,7 @@ class OffsetIndex(MappedIndex):
 
     def lookup_position(self, position: int) -> OffsetPosition:
         """Return the last entry at or before byte ``position``, or the start of the segment; always a batch
-        boundary."""
+        boundary, unless the index is damaged. May open the file. Raises ``OSError``."""
         count = self.count
         if not count:
             return OffsetPosition(self.base_offset, 0)

@@ -280,7 +280,8 @@ class ReadableLog:
         """Return the aborted transactions with records in [``start``, ``end``), for a read_committed fetch.
 
         They apply to records that were located before this call, unless ``removals`` has changed since. Reads the
-        transaction indexes of the segments from ``start`` on. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        transaction indexes of the segments from ``start`` on. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, and
+        ``CorruptTransactionIndex`` if an index was damaged since it was opened.
         """
         found: list[AbortedTransaction] = []
         with self._lock, self._disk():
@@ -296,7 +297,7 @@ class ReadableLog:
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundRecord | None:
         """Return the first record whose timestamp is at least ``timestamp_ms``, or None. Blocks.
 
-        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
+        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE (decompressed), KAFKA_STORAGE_ERROR.
         """
         return self._search(
             lambda: timestamp_lookup.first_at_or_after(self.segments, timestamp_ms, self.log_start_offset)
@@ -305,7 +306,7 @@ class ReadableLog:
     def max_timestamp(self) -> FoundRecord | None:
         """Return the first record with the largest timestamp (KIP-734), or None if no record has a timestamp. Blocks.
 
-        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
+        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE (decompressed), KAFKA_STORAGE_ERROR.
         """
         return self._search(lambda: timestamp_lookup.latest(self.segments, self.log_start_offset))
 
@@ -321,8 +322,8 @@ class ReadableLog:
                 raise no_memory(f"a search in {self!r}") from error
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest known epoch not above ``epoch``, and its end offset
-        (``LeaderEpochCache.end_offset_for``)."""
+        """Return the largest known epoch not above ``epoch``, and its end offset; (-1, -1) if ``epoch`` is -1 or newer
+        than all known epochs (``LeaderEpochCache.end_offset_for``)."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # --- Failing disks ---

@@ -101,7 +101,9 @@ class ReadableSegment:
         self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the position and the header of each batch, starting at ``position``, which must be a batch boundary.
-        Leaves out known damage. Raises ``CorruptRecord``, ``OSError``."""
+        Leaves out known damage. ``chunk`` is the number of bytes read at a time. Raises ``CorruptRecord``, ``OSError``;
+        with ``nowait``, ``BlockingIOError`` if it would have to wait for the disk.
+        """
         if not self.size:
             return iter(())
         if not self.damage:

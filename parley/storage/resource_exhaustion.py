@@ -52,7 +52,8 @@ class Reserve(ABC):
 
     @abstractmethod
     def hold(self, amount: int) -> None:
-        """Hold ``amount`` from now on: release any excess, and let ``refill`` acquire what is missing."""
+        """Hold ``amount`` (descriptors, or bytes of memory) from now on: release any excess, and let ``refill`` acquire
+        what is missing."""
 
     @property
     @abstractmethod

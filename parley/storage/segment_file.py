@@ -27,7 +27,7 @@ SCAN_CHUNK: Final = 1 << 20
 
 class SegmentFile:
     """An open ``.log`` file. It stays open while there is a reference to it, so a read in progress can continue to read
-    a deleted segment."""
+    a deleted segment. The constructor raises ``OSError``; with ``create``, it creates a missing file."""
 
     __slots__ = ("fd", "path")
 

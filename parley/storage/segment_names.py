@@ -37,5 +37,5 @@ def path_in(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def paths_in(directory: Path, base_offset: int, suffix: str) -> list[Path]:
-    """Return the paths of all files that a segment can have, with ``suffix`` as the second suffix."""
+    """Return the paths of all files that a segment can have, existing or not, with ``suffix`` as the second suffix."""
     return [directory / file_name(base_offset, kind + suffix) for kind in SUFFIXES]

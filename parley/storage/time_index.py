@@ -35,7 +35,8 @@ class TimeIndex(MappedIndex):
     def open(cls, path: Path, base_offset: int) -> TimeIndex:
         """Open the index of a segment that was sealed or closed.
 
-        Raises ``CorruptIndex`` if its size or last entry is invalid, and ``FileNotFoundError``.
+        Raises ``CorruptIndex`` if its size or last entry is invalid, ``FileNotFoundError`` if it is missing, and
+        ``OSError`` if the disk fails.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
@@ -64,7 +65,7 @@ class TimeIndex(MappedIndex):
         """Record the largest timestamp so far and its offset. Does nothing unless it exceeds the last entry's
         timestamp.
 
-        Raises ``OSError`` if the disk is full.
+        Raises ``OSError`` if the disk is full, and ``ValueError`` if ``offset`` is too far from the base offset.
         """
         at, entries = self.count * 12, self._room()
         if timestamp <= (_LONG.unpack_from(entries, at - 12)[0] if at else -1):
@@ -74,7 +75,7 @@ class TimeIndex(MappedIndex):
 
     def lookup(self, timestamp: int) -> TimestampOffset:
         """Return the last entry whose timestamp is at most ``timestamp``. No earlier record in the segment has a later
-        timestamp than the entry. Returns (-1, base offset) if there is none."""
+        timestamp than the entry. Returns (-1, base offset) if there is none. May open the file. Raises ``OSError``."""
         count = self.count
         if not count:
             return TimestampOffset(-1, self.base_offset)

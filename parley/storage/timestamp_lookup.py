@@ -49,7 +49,8 @@ def _first_in(segment: Segment, timestamp_ms: int, start_offset: int) -> FoundRe
 
 
 def latest(segments: Sequence[Segment], start_offset: int) -> FoundRecord | None:
-    """Return the first record with the largest timestamp in the log; None if no record has a timestamp.
+    """Return the first record with the largest timestamp in the log; None if no record has a timestamp. If that record
+    lies before ``start_offset``, returns the timestamp with the last offset of its batch, which may lie before it, too.
 
     Reads and decompresses one batch. Raises ``KafkaError`` if the batch is damaged, and ``OSError``.
     """

@@ -58,7 +58,8 @@ class TransactionIndex:
     first ``append``."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """Open the file if it exists. ``is_new`` means that the segment has no files yet, so it cannot exist."""
+        """Open the file if it exists. ``is_new`` means that the segment has no files yet, so it cannot exist. Raises
+        ``OSError``, and ``CorruptTransactionIndex`` if the file is truncated meanwhile."""
         self.path = path
         self._fd = -1
         self._size = 0
@@ -134,7 +135,8 @@ class TransactionIndex:
         self._last_search = (0, 0)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the transactions whose markers lie at or after ``offset``. Raises ``OSError``."""
+        """Remove the transactions whose markers lie at or after ``offset``. Raises ``OSError``, and
+        ``CorruptTransactionIndex`` if the file has become shorter."""
         kept = self._first_ending_at(offset)
         if kept < self.count:
             self._resize(kept)
@@ -145,7 +147,8 @@ class TransactionIndex:
             self._resize(0)
 
     def sanity_check(self) -> None:
-        """Raise ``CorruptTransactionIndex`` unless the file consists of whole entries of this segment, in order."""
+        """Raise ``CorruptTransactionIndex`` unless the file consists of whole entries of this segment, in order and of
+        the supported version. Raises ``OSError`` if the disk fails."""
         if self._fd < 0:
             return
         if os.fstat(self._fd).st_size != self._size:

@@ -76,7 +76,6 @@ class _Opener:
         """The base offsets of segments whose transaction index differs from the digest."""
 
     def open(self) -> OpenedSegments:
-        """Open all segments."""
         bases = base_offsets_in(self._directory)
         self._found.first = bases[0] if bases else None
         segments = self._found.segments

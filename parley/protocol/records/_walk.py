@@ -38,7 +38,8 @@ _END: Final = 4
 
 
 def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """Return the zigzag varint of up to 32 bits at ``pos``, and the position after it."""
+    """Return the zigzag varint of up to 32 bits at ``pos``, and the position after it. Raises ValueError if the varint
+    is longer, or does not end before ``end``."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
@@ -54,7 +55,8 @@ def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """Return the zigzag varint of up to 64 bits at ``pos``, and the position after it."""
+    """Return the zigzag varint of up to 64 bits at ``pos``, and the position after it. Raises ValueError if the varint
+    is longer, or does not end before ``end``."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
@@ -399,7 +401,8 @@ def read_records(
 ) -> tuple[list[Any], i64]:
     """Return at most ``count_max`` records, each as ``make(record, fields)``, and the position after them.
 
-    ``fixed_timestamp`` is the timestamp of all records, or None if they have separate timestamps (CreateTime).
+    ``fixed_timestamp`` is the timestamp of all records, or None if they have separate timestamps (CreateTime). Raises
+    ValueError if a record is invalid.
     """
     end: i64 = len(data)
     size: i64 = 0
@@ -483,7 +486,7 @@ _NULL: Final = _varint_bytes(-1)
 
 
 def varint(value: int) -> bytes:
-    """Encode a signed number of up to 64 bits as a zigzag varint."""
+    """Encode a signed number of up to 64 bits as a zigzag varint. Raises ValueError if it is longer."""
     if 0 <= value < 2048:
         return _VARINTS[value]
     return _varint_bytes(value)
@@ -493,6 +496,7 @@ def encode_records(records: list[Any], base_offset: int | None, base_timestamp: 
     """Encode records of (offset, timestamp, key, value, headers); key and value are buffers or None.
 
     Offset deltas are relative to ``base_offset``. If it is None, they are 0, 1, 2, ..., and the offsets are ignored.
+    Raises ValueError if a timestamp differs from ``base_timestamp`` by more than 64 bits can express.
     """
     out: list[Any] = []
     index: int = 0

@@ -92,6 +92,7 @@ def suspects(
 
     Leaves out runs of records for which ``is_fine`` returns True; its argument is the result of ``walk`` for the run.
     Because no objects are created for these records, finding one record in a million costs little more than ``walk``.
+    Raises DecompressedTooLarge if the decompressed records exceed ``max_bytes``.
     """
     body = payload(buf, 0, header, max_bytes)
     index = pos = 0
@@ -245,8 +246,9 @@ def build(
 
 
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:
-    """Return a v2 batch with this header and these record bytes, which must be compressed as the header specifies.
-    Computes the checksum."""
+    """Return a v2 batch with this header and these record bytes. Computes the checksum.
+    ``body`` must have the length and the compression that the header specifies.
+    """
     out = bytearray(HEADER_SIZE)
     out += body
     write_header(out, 0, header)

@@ -83,8 +83,8 @@ def marker_of(record: Record) -> ControlMarker | None:
 def read_marker(buf: Buffer, pos: int = 0) -> ControlMarker | None:
     """Return the transaction marker in the control batch at ``pos``.
 
-    Returns None if the record has another type, or if compaction has removed the record. Raises CorruptRecord,
-    InvalidRecord.
+    Returns None if the record has another type, or if compaction has removed the record. Raises the errors of
+    ``batch.records``, and InvalidRecord if the marker is malformed.
     """
     # Every append of a marker calls this, so the usual form has a fast path.
     if len(buf) >= pos + HEADER_SIZE + _MARKER.size:

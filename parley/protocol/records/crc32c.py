@@ -28,4 +28,4 @@ def _load() -> _Checksum:
 
 
 crc32c: Final = _load()
-"""Returns the CRC-32C of data, continued from an earlier checksum if one is given."""
+"""``crc32c(data, value=0)`` returns the CRC-32C of ``data``, continued from ``value``, the checksum of earlier data."""

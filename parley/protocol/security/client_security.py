@@ -65,7 +65,8 @@ class MissingJaas(BadSecurity):
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """The security settings with which a client opens each connection."""
+    """The security settings with which a client opens each connection. Without TLS, ``tls`` is None; without SASL,
+    ``login`` is None."""
 
     tls: ssl.SSLContext | None = None
     login: Login | None = None
@@ -257,7 +258,7 @@ def _window(text: str) -> float:
 
 
 def _finite(text: str) -> float | None:
-    """Return the number that a text is, or None if it is not one."""
+    """Return ``text`` as a number, or None if it is not a finite number."""
     try:
         number = float(text)
     except ValueError:

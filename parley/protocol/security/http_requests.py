@@ -34,7 +34,7 @@ class _NoRedirects(HTTPRedirectHandler):
     """Refuses redirects: another server would get the secrets of the request, or supply the response."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Refuse the redirect."""
+        """Return None, with which urllib raises HTTPError instead of following the redirect."""
 
 
 class _Deadline:

@@ -56,8 +56,8 @@ class LoginModule:
 
 
 def single_login_module(text: str) -> LoginModule:
-    """Return the only login module in a JAAS line. Raises BadJaas if the line is malformed or contains several
-    modules."""
+    """Return the only login module in a JAAS line. Raises BadJaas if the line is malformed, is empty or contains
+    several modules."""
     modules = parse_jaas(text)
     if len(modules) != 1:
         raise BadJaas(f"the JAAS line contains {len(modules)} login modules, expected 1")
@@ -66,7 +66,7 @@ def single_login_module(text: str) -> LoginModule:
 
 def parse_jaas(text: str) -> list[LoginModule]:
     """Return the login modules in a JAAS line, in which a semicolon ends each module. Raises BadJaas if the line is
-    malformed."""
+    malformed or empty."""
     tokens = _tokens(text)
     modules = []
     while (kind_and_text := next(tokens, None)) is not None:

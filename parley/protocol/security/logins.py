@@ -54,7 +54,7 @@ class PlainLogin:
     mechanism: str = "PLAIN"
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Start a login."""
+        """Start a login. ``host`` is ignored."""
         return self._exchange()
 
     def _exchange(self) -> Exchange:
@@ -85,7 +85,7 @@ class ScramLogin:
         self._salted: tuple[bytes, int, bytes] | None = None
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Start a login."""
+        """Start a login. ``host`` is ignored."""
         return self._exchange()
 
     def _exchange(self) -> Exchange:

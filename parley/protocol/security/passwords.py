@@ -25,7 +25,8 @@ class Passwords:
         return len(self._digests)
 
     def verify(self, name: str, password: str) -> bool:
-        """Return True if ``password`` is the password of the user."""
+        """Return True if ``password`` is the password of the user ``name``; False if it is not, or if the user is
+        unknown."""
         expected = self._digests.get(name)
         is_same = hmac.compare_digest(expected or _UNKNOWN, _digest(password))
         return is_same and expected is not None

@@ -33,7 +33,7 @@ class ScramCredential:
 
 
 def salted_password(mechanism: str, password: bytes, salt: bytes, iterations: int) -> bytes:
-    """Return ``Hi(password, salt, iterations)``. Takes milliseconds."""
+    """Return the salted password, ``Hi(password, salt, iterations)`` in RFC 5802. Blocks for some milliseconds."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password, salt, iterations)
 
 

@@ -82,7 +82,8 @@ class FreshTokens:
 
 @dataclass(frozen=True, slots=True)
 class FileTokens:
-    """Reads a token from a file, which another program renews."""
+    """Reads a token from a file, which another program renews. A call returns the token, or raises LoginRefused if the
+    file cannot be read."""
 
     path: Path
 
@@ -112,7 +113,12 @@ def _part(data: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """Requests tokens from a token endpoint, with the client's id and secret (RFC 6749, section 4.4)."""
+    """Requests tokens from a token endpoint, with the client's id and secret (RFC 6749, section 4.4).
+
+    A call blocks, and returns a token or raises LoginRefused. It repeats a failed request after pauses that double each
+    time, as long as all attempts began within ``backoff_max_s``. It does not repeat a request that the endpoint rejects
+    with a status below 500.
+    """
 
     url: str
     client_id: str

@@ -27,8 +27,9 @@ _MASK: Final = 0x0FFF_FFFF_FFFF_FFFF
 
 
 class OffsetMap:
-    """Maps each key to its last offset. It accepts new keys until ``count`` reaches ``limit``, which is below
-    ``slots``."""
+    """Maps each key to its last offset. It accepts new keys until ``count`` reaches ``limit``.
+    Raises ValueError unless ``limit`` is above 0 and below ``slots``.
+    """
 
     def __init__(self, slots: i64, limit: i64) -> None:
         if not 0 < limit < slots:
@@ -96,9 +97,10 @@ def _fnv(key: bytes) -> i64:
 
 
 def note_keys(records: bytes, count: i64, base_offset: i64, start: i64, keys: OffsetMap) -> bool:
-    """Record in ``keys`` the keys of a batch's records from offset ``start`` on. Returns False if the map became full.
+    """Record in ``keys`` the keys of a batch's ``count`` records, from offset ``start`` on.
 
-    In that case only some of the batch's records have been recorded.
+    Returns False if the map became full: then only some of the keys have been recorded. Raises ValueError if the
+    records are malformed.
     """
     end: i64 = len(records)
     pos: i64 = 0

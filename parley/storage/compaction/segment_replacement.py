@@ -110,8 +110,8 @@ class SegmentReplacement:
         """Replace the old segments of a group with the new ones. Returns the renamed files of the old segments, to be
         removed later.
 
-        Groups must be adopted in log order. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the segments were changed
-        meanwhile, or the disk fails. After that, nothing more can be adopted.
+        Raises ``ValueError`` if groups are not adopted in log order, and ``KafkaError`` KAFKA_STORAGE_ERROR if the
+        segments were changed meanwhile or the disk fails. After any exception, nothing more can be adopted.
         """
         try:
             with self._log.removal_lock:
@@ -137,7 +137,7 @@ class SegmentReplacement:
         self.is_cancelled = True
 
     def abandon(self) -> None:
-        """End the compaction, unless ``finish`` was called. Adopted groups stay. Idempotent."""
+        """End the compaction, unless ``finish`` was called. Adopted groups stay. Idempotent. Raises ``OSError``."""
         self._end(None)
 
     # --- Internals ---

@@ -27,7 +27,8 @@ class TombstoneCheckpoint:
     at ``path``."""
 
     def __init__(self, path: Path, log_end: int, *, is_new: bool = False) -> None:
-        """``is_new`` means that the log has no files yet, so the checkpoint is not read."""
+        """``log_end`` is the log end offset, which becomes ``up_to`` if the file is malformed. ``is_new`` means that
+        the log has no files yet, so the checkpoint is not read. Raises ``OSError``."""
         self.path = path
         self.up_to = 0 if is_new else self._read(log_end)
 

@@ -76,7 +76,7 @@ class LogIntegrity:
     ``lock`` is the log's lock, and must be held to call ``log_end``, which returns the log end offset, and
     ``is_closed``, which returns True once the log is closed: from then on its directory may be renamed and removed.
     ``segments`` returns the segments of the log; ``recorded`` is their damage on disk. ``log_start`` returns the log
-    start offset: damage below it may be known, but is not reported.
+    start offset: damage below it may be known, but is not reported. ``on_damage`` is called with each reported range.
     """
 
     def __init__(

@@ -76,8 +76,10 @@ class Mending:
     """The mending of ``damaged``. Add batches from ``next_offset`` on, then call ``finish``. Leaving the ``with`` block
     before that abandons the mending.
 
-    Every method blocks. If segments are removed or the log is truncated meanwhile, ``finish`` raises
-    KAFKA_STORAGE_ERROR.
+    ``old`` is the segment that contains the damage, and ``found`` its damaged bytes; both are None if the range is
+    missing. Every method blocks and, like the constructor, raises KAFKA_STORAGE_ERROR if the disk fails; only
+    ``abandon`` raises ``OSError``. If segments are removed or the log is truncated meanwhile, ``finish`` raises
+    KAFKA_STORAGE_ERROR, too.
     """
 
     def __init__(self, log: MendedLog, damaged: DamagedRange, old: Segment | None, found: DamagedBytes | None) -> None:
@@ -167,7 +169,8 @@ class Mending:
             self.abandon()
 
     def abandon(self) -> None:
-        """End the mending. The log remains unchanged, unless ``finish`` was called before. Idempotent."""
+        """End the mending. The log remains unchanged, unless ``finish`` was called before. Idempotent. Raises
+        ``OSError``."""
         if self._is_open:
             self._is_open = False
             try:

@@ -46,7 +46,7 @@ class RecordedDamage:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Read the file at ``path``. Raises ``OSError``."""
+        """Read the file at ``path``. A missing or malformed file counts as empty. Raises ``OSError``."""
         opened = cls(path)
         opened._on_disk = dict(read(path, _entry))
         return opened
