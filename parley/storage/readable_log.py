@@ -29,7 +29,7 @@ from parley.storage.resource_exhaustion import no_memory, reserve_for
 from parley.storage.segment import Segment
 from parley.storage.segments import Segments
 from parley.storage.timestamp_lookup import FoundRecord
-from parley.storage.transaction_index import AbortedTransaction
+from parley.storage.transaction_index import AbortedTransaction, CorruptTransactionIndex
 
 
 def ignore_damage(damaged: DamagedRange) -> None:
@@ -280,15 +280,18 @@ class ReadableLog:
         """Return the aborted transactions with records in [``start``, ``end``), for a read_committed fetch.
 
         They apply to records that were located before this call, unless ``removals`` has changed since. Reads the
-        transaction indexes of the segments from ``start`` on. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, and
-        ``CorruptTransactionIndex`` if an index was damaged since it was opened.
+        transaction indexes of the segments from ``start`` on. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, also if an
+        index was damaged since it was opened: the next start builds it again.
         """
         found: list[AbortedTransaction] = []
         with self._lock, self._disk():
             for segment in self._segments.reader.view.from_offset(start):
                 if not segment.transactions.count:
                     continue
-                some, complete = segment.transactions.find(start, end)
+                try:
+                    some, complete = segment.transactions.find(start, end)
+                except CorruptTransactionIndex as error:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
                 found += some
                 if complete:
                     return found

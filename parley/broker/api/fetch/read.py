@@ -168,7 +168,12 @@ class FetchReads:
         for target, read in list(self._reads.items()):
             partition = target.partition
             assert partition is not None
-            found[target].aborted_transactions = self._aborted(target, read)
+            try:
+                found[target].aborted_transactions = self._aborted(target, read)
+            except KafkaError as error:
+                found[target] = error_data(target, error, self._params, self._dependencies)
+                self.drop(target)
+                continue
             if partition.log.removals != self._removals[target]:
                 self.drop(target)
                 self._unlocated.append(target)

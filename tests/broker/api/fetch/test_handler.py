@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -691,6 +692,18 @@ async def test_readers_of_committed_records_learn_the_aborted_transactions_of_th
 
     assert [await aborted(offset) for offset in range(6)] == [[(1, 0)], [(1, 0)], [], [], [(3, 4)], [(3, 4)]]
     assert await aborted(0, isolation_level=0) is None
+
+
+async def test_a_transaction_index_that_another_program_cut_off_fails_its_partition_alone(bench: FetchBench) -> None:
+    for topic in ("t", "u"):
+        await bench.create(topic)
+        bench.write_in_transaction(topic, 1)
+        bench.end_transaction(topic, 1, committed=False)
+    (index,) = bench.directory.glob("**/t-0/*.txnindex")
+    os.truncate(index, 0)
+    answer = await bench.fetch(ask("t"), ask("u"), isolation_level=1)
+    assert found(answer) == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR, []), ("u", 0, 0, [0, 1])]
+    assert found(await bench.fetch(ask("t"))) == [("t", 0, 0, [0, 1])], "other readers need no index"
 
 
 async def test_a_compaction_during_the_wait_shows_readers_no_aborted_record(bench: FetchBench) -> None:
