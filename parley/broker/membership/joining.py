@@ -81,7 +81,7 @@ class Joining:
             await asyncio.sleep(PROBE_S)
 
     async def refuse_successor(self, groups: Groups, epoch: int) -> None:
-        """Raise DuplicateBrokerId if another process has taken this broker's place, under its id and its address.
+        """Raise DuplicateBrokerId if another process has taken this broker's place under its id.
 
         ``epoch`` is this broker's own epoch. A member with a lower epoch is an earlier process of this broker: the
         store was rolled back, and contains that process again. Raises CoordinationError if the members cannot be read.

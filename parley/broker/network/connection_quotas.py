@@ -26,8 +26,8 @@ from parley.broker.network.configured_limits import UNLIMITED, Limits, ListenerL
 from parley.broker.network.refused_connections import RefusedConnections
 
 EVICTED_SHARE = 50
-"""At least one in this many connections is closed at a time, so that a flood of new connections does not cause a search
-for each new connection."""
+"""About one in this many connections is closed at a time, and at least one, so that a flood of new connections does not
+cause a search for each of them."""
 
 
 class Evictable(Protocol):

@@ -179,7 +179,9 @@ class HostedPartitions:
             self._start_opening(added, is_new)
 
     def _broker_changed(self, broker_id: int) -> None:
-        """Check all partitions that the broker follows, in several turns of the event loop if there are many."""
+        """React to a broker's changed registration in each partition that it follows: it may have become eligible for
+        the ISR, and the low watermark may have moved. If there are many partitions, this takes several turns of the
+        event loop."""
 
         def look_at(partition: Partition) -> None:
             if broker_id in partition.followers.progress and self.hosts(partition):

@@ -10,7 +10,7 @@ must be top-level classes. Tasks of a worker share the interpreter, so they must
    stopped between any two calls and started elsewhere. Then it loses its state, except for offsets.
 3. A call should return within a few seconds: ``poll`` returns None if there is nothing. A longer call delays only its
    own task.
-4. An exception fails the task. After ``RetriableError``, the call is repeated later.
+4. An exception of ``poll`` or ``put`` fails the task, except for ``RetriableError``: the call is then repeated later.
 
 The smallest connector is a task and two lines::
 

@@ -1,8 +1,10 @@
-"""The errors of Connect, by the runtime's reaction.
+"""The errors of Connect.
 
-A connector raises ``RetriableError`` if the call may succeed later: after a pause, the runtime repeats the call with
-the same records. Any other exception fails the task until the operator restarts it. ``DataError`` and ``ConfigError``
-are special cases. The names follow Kafka Connect's exceptions.
+A task raises ``RetriableError`` if the call may succeed later: after a pause, the runtime calls ``poll`` again, or
+repeats ``put`` with the same records. Any other exception of ``poll`` or ``put`` fails the task until the operator
+restarts it. Exceptions of ``pre_commit`` are only logged. Failures of converters and transforms follow
+``errors.retry.timeout`` and ``errors.tolerance``. ``DataError`` and ``ConfigError`` tell the operator whether a value
+or the configuration is at fault. The names follow Kafka Connect's exceptions.
 """
 
 from __future__ import annotations

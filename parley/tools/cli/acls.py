@@ -177,7 +177,12 @@ def pattern_type_of(options: Options) -> PatternType:
 
 
 def resources_of(options: Options) -> list[_Resource]:
-    """Return the resources that the options name. Raises ``CommandError`` if ``--resource-pattern-type`` is invalid."""
+    """Return the resources that the options name. ``--cluster`` and ``--idempotent`` name the cluster, but only if the
+    pattern type is literal.
+
+    Raises ``CommandError`` if ``--resource-pattern-type`` is unknown, or is neither literal nor prefixed with
+    ``--add``.
+    """
     found = [(ResourceType.TOPIC, name.strip()) for name in options.topic]
     if pattern_type_of(options) is PatternType.LITERAL and (options.cluster or options.idempotent):
         found.append((ResourceType.CLUSTER, CLUSTER_NAME))

@@ -2,8 +2,8 @@
 
 * **LastValuePerKey**: every log contains the last record of each key, unless it is a tombstone; an older record of the
   key never comes back.
-* **OffsetsNeverChange**: a record that is not compacted keeps its offset, key, value and headers, in every log and for
-  every reader.
+* **OffsetsNeverChange**: a record that compaction has not removed keeps its offset, key, value and headers, in every
+  log and for every reader.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from parley.broker.metrics.instruments import Instruments, counter, gauge
 
 
 class ProcessMetrics(Instruments, title="Process"):
-    """The process of this broker, in addition to the ``process_*`` and ``python_gc_*`` metrics of the Prometheus
+    """This broker's process. These metrics complement the ``process_*`` and ``python_gc_*`` metrics of the Prometheus
     client."""
 
     loop_delay_seconds: float = gauge(

@@ -106,8 +106,11 @@ class Tally:
 
 
 def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
-    """Format a time as a pattern of Java's SimpleDateFormat says, by default as 2026-01-31 08:30:00:123. Raises
-    ``CommandError`` for an unsupported letter."""
+    """Format a time by a pattern with the letters of Java's SimpleDateFormat, by default as 2026-01-31 08:30:00:123.
+
+    Each field has one fixed form: except for ``S``, the number of letters has no effect (``yy`` is 2026, ``MMM`` is
+    01). Raises ``CommandError`` for an unsupported letter.
+    """
     parts = []
     at = 0
     while at < len(form):
