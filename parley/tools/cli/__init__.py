@@ -118,7 +118,9 @@ def main(arguments: list[str] | None = None) -> None:
     if name == "start":
         # `start` parses its options itself: importing typer would make a broker's start 10% slower. It also has more
         # to import, and enables the collector afterwards.
-        sys.exit(guarded(lambda: _version() if "--version" in words[1:] else module.main(words[1:])))
+        code = guarded(lambda: _version() if "--version" in words[1:] else module.main(words[1:]))
+        gc.enable()  # for a program that called this function, if the broker did not start
+        sys.exit(code)
     gc.enable()
     sys.exit(run(module.app, f"parley {name}", words[1:]))
 
