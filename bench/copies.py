@@ -5,7 +5,7 @@ figures are the sender's CPU seconds per GB, which include the kernel's work for
 the least that a broker in any language pays for a fetch response on this machine. A ``cold`` file is not in the page
 cache, so the sender also pays for reading the disk.
 
-The kernel copies the bytes of ``MSG_ZEROCOPY`` on loopback, because the receiver could otherwise change them
+The kernel copies the bytes of ``MSG_ZEROCOPY`` on loopback, because the receiver may leave them unread for any time
 (https://docs.kernel.org/networking/msg_zerocopy.html, section "Loopback"). So that way cannot win here.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import socket
 import struct
 import sys
@@ -69,33 +70,38 @@ def by_splice(file: int, peer: socket.socket, size: int, piece: int) -> None:
 
 def by_zerocopy(file: int, peer: socket.socket, size: int, piece: int) -> None:
     peer.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    completions = Completions(peer)
     views = [memoryview(bytearray(piece)) for _ in range(BUFFERS)]
-    at = sends = completed = 0
+    at = sends = number = 0
+    ends = [0] * BUFFERS  # of each buffer: how many sends must have completed before it may be filled again
     while at < size:
-        while sends - completed >= BUFFERS:
-            completed = _completed(peer, completed)
-        view = views[sends % BUFFERS]
-        count = os.preadv(file, [view], at)
+        number = (number + 1) % BUFFERS
+        completions.wait(ends[number])
+        count = os.preadv(file, [views[number]], at)
         sent = 0
         while sent < count:
-            sent += peer.send(view[sent:count], MSG_ZEROCOPY)
+            sent += peer.send(views[number][sent:count], MSG_ZEROCOPY)
             sends += 1
-            if sent < count:  # the rest is in the same buffer: it may be filled again when both have ended
-                while sends - completed >= 1:
-                    completed = _completed(peer, completed)
+        ends[number] = sends
         at += count
-    while completed < sends:
-        completed = _completed(peer, completed)
+    completions.wait(sends)
 
 
-def _completed(peer: socket.socket, before: int) -> int:
-    """Return the number of sends whose buffers the kernel no longer reads. Waits if it is still ``before``."""
-    try:
-        _, ancillary, _, _ = peer.recvmsg(0, 128, socket.MSG_ERRQUEUE)
-    except BlockingIOError:
-        time.sleep(0)
-        return before
-    return max([before, *(_COMPLETION.unpack_from(data)[-1] + 1 for _, _, data in ancillary)])
+class Completions:
+    """How many sends with MSG_ZEROCOPY have completed: the kernel no longer reads their buffers."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._count = 0
+        self._poll = select.poll()
+        self._poll.register(peer, 0)  # poll always reports errors, and with them completions
+
+    def wait(self, count: int) -> None:
+        """Wait until at least ``count`` sends have completed."""
+        while self._count < count:
+            self._poll.poll()
+            _, ancillary, _, _ = self._peer.recvmsg(0, 128, socket.MSG_ERRQUEUE)
+            self._count = max([self._count, *(_COMPLETION.unpack_from(data)[-1] + 1 for _, _, data in ancillary)])
 
 
 def from_memory(file: int, peer: socket.socket, size: int, piece: int) -> None:
