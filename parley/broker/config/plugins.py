@@ -22,11 +22,30 @@ def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
         text = f"a Python class that can be loaded, such as package.module.Class: {error}"
         text += "; a Java class cannot be loaded" if name.startswith(_JAVA) else ""
         raise ConfigError([Problem(key, name, text)]) from error
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
         raise ConfigError([Problem(key, name, f"a class that can be loaded: {error}")]) from error
     if not isinstance(made, base):
         raise ConfigError([Problem(key, name, f"a subclass of {base.__module__}.{base.__name__}")])
     return made
+
+
+def instance_of(key: str, name: str, method: str, *arguments: object) -> Any:
+    """Return an instance of the operator's class ``name``, which must have the method ``method``.
+
+    ``name`` is the value of the configuration key ``key``, as ``package.module.Class``. The class is called with
+    ``arguments``. Raises ConfigError if it cannot be loaded or has no such method.
+    """
+    module, _, cls = name.rpartition(".")
+    try:
+        found = getattr(import_module(module), cls)
+        if not isinstance(found, type) or not callable(getattr(found, method, None)):
+            raise ConfigError([Problem(key, name, f"a class with a method {method}")])
+        return found(*arguments)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
+        allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
+        raise ConfigError([Problem(key, name, allowed)]) from error
 
 
 def _class_named(name: str, group: str) -> Any:

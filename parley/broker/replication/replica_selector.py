@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Protocol
 
-from parley.broker.config import ConfigError, Problem
+from parley.broker.config.plugins import instance_of
 from parley.broker.security.principal import Principal
 from parley.light_dataclasses import dataclass
 
@@ -76,12 +75,5 @@ def load_selector(name: str | None) -> ReplicaSelector | None:
     if name in _KNOWN:
         known = _KNOWN[name]
         return None if known is None else known()
-    module, _, cls = name.rpartition(".")
-    try:
-        made: ReplicaSelector = getattr(import_module(module), cls)()
-    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
-        allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
-        raise ConfigError([Problem(_KEY, name, allowed)]) from error
-    if not callable(getattr(made, "select", None)):
-        raise ConfigError([Problem(_KEY, name, "a class with a method select")])
-    return made
+    selector: ReplicaSelector = instance_of(_KEY, name, "select")
+    return selector

@@ -3,10 +3,9 @@ handshake."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Final, Protocol
 
-from parley.broker.config import ConfigError, Problem
+from parley.broker.config.plugins import instance_of
 from parley.broker.security.principal import Principal
 from parley.broker.security.session import ClientSession
 
@@ -33,15 +32,5 @@ def load_principal_builder(name: str | None) -> PrincipalBuilder | None:
     name = (name or "").strip()
     if name in ("", _KAFKAS):
         return None
-    module, _, cls = name.rpartition(".")
-    try:
-        found = getattr(import_module(module), cls)
-        if not isinstance(found, type) or not callable(getattr(found, "build", None)):
-            raise ConfigError([Problem(_KEY, name, "a class with a method build")])
-        made: PrincipalBuilder = found()
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
-        allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
-        raise ConfigError([Problem(_KEY, name, allowed)]) from error
-    return made
+    builder: PrincipalBuilder = instance_of(_KEY, name, "build")
+    return builder

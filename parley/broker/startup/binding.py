@@ -36,7 +36,7 @@ async def bind_listeners(environment: Environment) -> Bound:
         sockets[listener.name] = sock
     open_shared = {each.name: _binder(environment, each, is_shared=True) for each in config.bootstrap}
     for bind in open_shared.values():
-        bind().close()  # it fails now if at all: the broker listens there only after it has opened its logs
+        bind().close()  # a wrong address fails here, and not only after the broker has opened its logs
     ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
     hostname = ""
     if any(not each.host for each in config.advertised):  # a DNS lookup may be slow

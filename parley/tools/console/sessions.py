@@ -75,7 +75,7 @@ class Sessions:
 
     def find(self, cookie: str | None) -> Session | None:
         """Return the session of a cookie, and note that it was used. Returns None if the session does not exist or has
-        expired. For a visitor who has not logged in, the session has no view."""
+        expired. Before the visitor logs in, the session has no view."""
         session = self._sessions.get(cookie or "")
         if session is None or _is_expired(session):
             return self._recognised(cookie or "")

@@ -34,7 +34,7 @@ def _problems(url: str, limit_s: float, tls: ssl.SSLContext | None) -> list[str]
     this client."""
     try:
         found = json.loads(fetched(f"{url}/healthz", limit_s, tls).text)
-        problems = found["problems"].items()
-    except (NoPage, ValueError, LookupError, TypeError, AttributeError):
+    except (NoPage, ValueError):
         return []
-    return [f"{what}: {text}" for what, text in problems]
+    problems = found.get("problems") if isinstance(found, dict) else None
+    return [f"{what}: {text}" for what, text in problems.items()] if isinstance(problems, dict) else []

@@ -52,9 +52,8 @@ def test_a_class_that_is_no_selector_is_refused(name: str) -> None:
 
 
 def test_any_error_of_a_selector_is_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "selector_that_fails.py").write_text(
-        "class Selector:\n    def __init__(self): raise KeyError('zone')\n"
-    )
+    lines = ["class Selector:", "    select = print", "    def __init__(self): raise KeyError('zone')"]
+    (tmp_path / "selector_that_fails.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="KeyError: 'zone'"):
         load_selector("selector_that_fails.Selector")

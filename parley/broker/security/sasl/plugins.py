@@ -9,6 +9,7 @@ from typing import Any
 
 from parley.broker.config import ConfigError, Problem
 from parley.broker.config.key_definition import closest
+from parley.broker.config.plugins import instance_of
 from parley.broker.security.sasl.mechanism import MakeMechanism, MechanismSetup
 
 GROUP = "parley.sasl_mechanisms"
@@ -49,19 +50,7 @@ def load_callback_handler(setup: MechanismSetup, method: str) -> Any:
 
     The class is called with the options of the JAAS entry. Raises ConfigError if it cannot be loaded.
     """
-    name = setup.callback_handler
-    module, _, cls = name.rpartition(".")
-    try:
-        found = getattr(import_module(module), cls)
-        if not isinstance(found, type) or not callable(getattr(found, method, None)):
-            raise ConfigError([Problem(_HANDLER_KEY, name, f"a class with a method {method}")])
-        made = found(setup.options)
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
-        allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
-        raise ConfigError([Problem(_HANDLER_KEY, name, allowed)]) from error
-    return made
+    return instance_of(_HANDLER_KEY, setup.callback_handler, method, setup.options)
 
 
 def _third_party() -> Mapping[str, str]:

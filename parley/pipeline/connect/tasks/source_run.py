@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from parley.pipeline.client.cluster import Cluster
+from parley.pipeline.connect.config import ConfigKey, ConfigType
 from parley.pipeline.connect.connector import SourceTask, TransactionContext
-from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
+from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.java_notation import java_pattern
 from parley.pipeline.connect.offset_stores import ConnectorOffsets, key_of
 from parley.pipeline.connect.records import SourceRecord
@@ -183,8 +184,10 @@ class TopicMaker:
         if group is None:
             return
         settings = {**self._of("default"), **self._of(group)}
-        partitions = _whole_number(settings, group, "partitions")
-        replicas = _whole_number(settings, group, "replication.factor")
+        partitions, replicas = (
+            ConfigKey(name=f"topic.creation.{group}.{name}", type=ConfigType.INT).parse(settings.pop(name, "-1"))
+            for name in ("partitions", "replication.factor")
+        )
         settings.pop("include", None)
         settings.pop("exclude", None)
         create_topic(self._cluster, topic, partitions, replicas, settings)
@@ -203,13 +206,3 @@ class TopicMaker:
         key = f"topic.creation.{group}.{kind}"
         patterns = [one.strip() for one in self._config.get(key, "").split(",") if one.strip()]
         return any(java_pattern(pattern, key).fullmatch(topic) for pattern in patterns)
-
-
-def _whole_number(settings: dict[str, str], group: str, name: str) -> int:
-    """Remove a setting, and return its number; -1, the broker's default, if it is missing. Raises ConfigError."""
-    text = settings.pop(name, "-1")
-    try:
-        return int(text)
-    except ValueError:
-        key = f"topic.creation.{group}.{name}"
-        raise ConfigError(f"Invalid value {text} for configuration {key}: Not a number of type INT") from None

@@ -14,7 +14,7 @@ import jwt
 
 from parley.broker.security.sasl.mechanism import MechanismSetup
 from parley.broker.security.sasl.oauthbearer.issuer_keys import IssuerKeys, issuer_keys
-from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken
+from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken, scopes_of
 from parley.light_dataclasses import dataclass
 
 _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
@@ -113,9 +113,7 @@ class SignedVerifier:
         name = claims.get(self._expected.name_claim)
         if not isinstance(name, str) or not name.strip():
             raise TokenRefused(f"the token has no claim {self._expected.name_claim}")
-        scopes = claims.get(self._expected.scope_claim, "")
-        if not isinstance(scopes, str | list):
-            raise TokenRefused(f"the claim {self._expected.scope_claim} is neither a string nor a list")
+        scopes_of(claims, self._expected.scope_claim)  # refuses a claim of another type
         if not isinstance(claims["iat"], int | float):
             raise TokenRefused("the token's time of issue is not a number")
         return VerifiedToken(name, int(float(claims["exp"]) * 1000))

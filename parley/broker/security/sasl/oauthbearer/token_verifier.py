@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
 
 from parley.light_dataclasses import dataclass
 
@@ -34,3 +34,12 @@ class TokenVerifier(Protocol):
     def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
         """Return the verified token, or an awaitable of it. This method, or the awaitable, raises TokenRefused to
         reject the token."""
+
+
+def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+    """Return the scopes in a claim, which is a list or a string separated by spaces. Returns an empty set if the claim
+    is missing. Raises TokenRefused if the claim has another type."""
+    scopes = claims.get(claim, "")
+    if not isinstance(scopes, str | list):
+        raise TokenRefused(f"the claim {claim} is neither a string nor a list")
+    return frozenset(scopes.split() if isinstance(scopes, str) else map(str, scopes))

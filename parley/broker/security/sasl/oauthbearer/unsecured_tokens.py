@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from parley.broker.config import ConfigError, Problem
-from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken
+from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken, scopes_of
 
 _log = logging.getLogger(__name__)
 
@@ -55,15 +55,6 @@ class UnsecuredVerifier:
             wanted = " ".join(sorted(self._scopes))
             raise TokenRefused(f"the token lacks the scope {min(missing)}", status="insufficient_scope", scope=wanted)
         return VerifiedToken(name, expires_at_ms)
-
-
-def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
-    """Return the scopes in a claim, which is a list or a string separated by spaces. Returns an empty set if the claim
-    is missing. Raises TokenRefused if the claim has another type."""
-    scopes = claims.get(claim, "")
-    if not isinstance(scopes, str | list):
-        raise TokenRefused(f"the claim {claim} is neither a string nor a list")
-    return frozenset(scopes.split() if isinstance(scopes, str) else map(str, scopes))
 
 
 def _parts(token: str) -> tuple[str, str]:
